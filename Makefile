@@ -1,0 +1,61 @@
+# `make demo` and `make test` set themselves up: they need Python 3.11 and make, nothing else.
+# `make VENV=/some/venv test` uses an environment that is there already.
+
+VENV ?= .venv
+PYTHON ?= python3
+PY := $(VENV)/bin/python
+STAMP := $(VENV)/.wellcond
+PYTEST := $(PY) -m pytest -n 2
+MODEL := timm:vit_tiny_patch16_224
+
+# This clone's code, whatever else the environment has installed; also for the processes that tests start.
+export PYTHONPATH := $(CURDIR)/src
+
+.PHONY: setup demo test test-all check format bench docs matrix figure clean
+
+setup: $(STAMP)
+
+# An environment of somebody else's is only written to if it lacks something.
+$(STAMP): pyproject.toml constraints.txt
+	test -x $(PY) || $(PYTHON) -m venv $(VENV)
+	test "$(VENV)" != .venv && $(PY) .ci/satisfied.py || $(PY) -m pip install --quiet -c constraints.txt -e ".[dev]"
+	touch $@
+
+demo: setup
+	mkdir -p build/demo
+	$(PY) -m wellcond init $(MODEL) --scheme conditioned --seed 0 -o build/demo/vit.safetensors
+	$(PY) -m wellcond audit $(MODEL) --weights build/demo/vit.safetensors --scheme conditioned
+
+test: export OMP_NUM_THREADS = 1
+test: setup
+	$(PYTEST) -m "not long"
+
+test-all: export OMP_NUM_THREADS = 1
+test-all: setup
+	$(PY) benchmarks/record.py docs/test-all.md $(PYTEST)
+
+check: setup
+	$(PY) -m ruff check .
+	$(PY) -m ruff format --check .
+	$(PY) -m mypy
+
+format: setup
+	$(PY) -m ruff check --fix .
+	$(PY) -m ruff format .
+
+bench: setup
+	$(PY) benchmarks/bench.py
+
+docs: setup
+	NO_MKDOCS_2_WARNING=1 $(PY) -m mkdocs build --strict --quiet --site-dir build/docs
+
+matrix: setup
+	mkdir -p build
+	$(PY) -m tests.matrix > build/matrix.md
+	mv build/matrix.md docs/matrix.md
+
+figure: setup
+	$(PY) docs/figure.py docs/img/conditioned.svg
+
+clean:
+	rm -rf build site .mypy_cache .pytest_cache .ruff_cache .hypothesis

@@ -1,0 +1,94 @@
+"""What the pages take from the code when the site is built: the list of schemes, and formulas as plain HTML."""
+
+from __future__ import annotations
+
+import html
+import logging
+import re
+from collections.abc import Iterator
+from typing import Any
+
+import wellcond as wc
+
+log = logging.getLogger("mkdocs.hooks.wellcond")
+SECTION = """\
+## `{name}` {{ #{name} }}
+
+{citation}
+
+*Published settings:* {published}
+
+::: {path}
+    options:
+      show_root_heading: false
+      show_root_toc_entry: false
+      show_bases: false
+      members: false
+"""
+
+
+def on_page_markdown(markdown: str, page: Any, **_: Any) -> str:
+    """Put the schemes into their page."""
+    if page.file.src_uri == "schemes.md":
+        markdown = markdown.replace("<!-- table -->", scheme_table()).replace("<!-- sections -->", scheme_sections())
+    return markdown
+
+
+def on_page_content(content: str, page: Any, **_: Any) -> str:
+    """Set formulas in HTML: the pages need no script and no network."""
+    return re.sub(r'<span class="arithmatex">\\\((.*?)\\\)</span>', lambda m: formula(m[1], page.file.src_uri), content)
+
+
+def scheme_table() -> str:
+    """One row per scheme."""
+    rows = ["| scheme | what it sets | options |", "|---|---|---|"]
+    for info in wc.schemes():
+        options = "<br>".join(f"`{name}={_shown(value)}`" for name, value in info.options.items()) or "none"
+        rows.append(f"| [`{info.name}`](#{info.name}) | {info.summary.replace('|', chr(92) + '|')} | {options} |")
+    return "\n".join(rows)
+
+
+def _shown(value: Any) -> str:
+    return "…" if value == "(required)" else repr(value)
+
+
+def scheme_sections() -> str:
+    """One section per scheme, with its class's own documentation."""
+    classes = {cls.name: cls for cls in _subclasses(wc.Scheme) if cls.name}
+    sections = []
+    for info in wc.schemes():
+        cls = classes[info.name]
+        path = f"{cls.__module__}.{cls.__qualname__}"
+        published = info.published or "none"
+        sections.append(SECTION.format(name=info.name, citation=info.citation, published=published, path=path))
+    return "\n".join(sections)
+
+
+def _subclasses(cls: type[wc.Scheme]) -> Iterator[type[wc.Scheme]]:
+    for sub in cls.__subclasses__():
+        yield sub
+        yield from _subclasses(sub)
+
+
+LETTERS = {"alpha": "α", "beta": "β", "gamma": "γ", "kappa": "κ", "lambda": "λ", "omega": "ω", "pi": "π", "rho": "ρ"}
+SIGNS = {"top": "⊤", "times": "×", "cdot": "·", "pm": "±", "approx": "≈", "le": "≤", "ge": "≥", "in": "∈", "|": "‖"}
+SYMBOLS = LETTERS | SIGNS | {"sigma": "σ", ",": " ", ";": " "}
+SYMBOLS |= {name: name for name in ("ln", "log", "exp", "cos", "sin", "max", "min")}
+
+
+def formula(tex: str, where: str) -> str:
+    """Set the small part of TeX that docstrings use as HTML."""
+    tex = html.unescape(tex)
+    tex = re.sub(r"\\text\{(.*?)\}", r"{\1}", tex)
+    tex = re.sub(r"([_^])(?!\{)(\\[A-Za-z]+|.)", r"\1{\2}", tex)
+    tex = re.sub(r"\\([A-Za-z]+|[,;|])", lambda m: SYMBOLS.get(m[1], m[0]) if m[1] != "sqrt" else m[0], tex)
+    unknown = set(re.findall(r"\\(?!sqrt)[A-Za-z]+", tex))
+    if unknown:
+        log.warning("%s: no HTML for %s; write it in Unicode or add it to docs/hooks.py", where, ", ".join(unknown))
+    tex = html.escape(tex, quote=False).replace("-", "−")
+    tex = re.sub(r"(?<![A-Za-z\\])([A-Za-z])(?![A-Za-z])", r"<i>\1</i>", tex)
+    innermost = re.compile(r"(_|\^|\\sqrt|)\{([^{}]*)\}")
+    tags = {"_": "<sub>{}</sub>", "^": "<sup>{}</sup>", "\\sqrt": '√<span class="root">{}</span>', "": "{}"}
+    while innermost.search(tex):
+        tex = innermost.sub(lambda m: tags[m[1]].format(m[2]), tex)
+    return f'<span class="math">{tex}</span>'

@@ -1,0 +1,40 @@
+"""wellcond: know whether a Transformer's attention is well conditioned, and make it so."""
+
+from wellcond import errors
+from wellcond.attention.find import AttentionLayers, attention_layers, register_attention
+from wellcond.attention.view import AttentionLayer, Block, Projection
+from wellcond.auditing import Audit, Finding, audit
+from wellcond.files import load_weights_, save_weights
+from wellcond.initialise import init_
+from wellcond.models import build_model
+from wellcond.planning import Entry, Plan, plan
+from wellcond.schemes.base import Scheme, SchemeInfo, schemes
+from wellcond.streaming import init_to_files
+
+__all__ = [
+    # the exceptions
+    "errors",
+    # attention in any model
+    "AttentionLayer",
+    "AttentionLayers",
+    "Block",
+    "Projection",
+    "attention_layers",
+    "register_attention",
+    # initialise
+    "Audit",
+    "Entry",
+    "Finding",
+    "Plan",
+    "audit",
+    "init_",
+    "plan",
+    "Scheme",
+    "SchemeInfo",
+    "schemes",
+    # models by name, weights in files
+    "build_model",
+    "init_to_files",
+    "load_weights_",
+    "save_weights",
+]

@@ -1,0 +1,215 @@
+"""From a model to its attention layers, and to what looked like attention and nobody claimed, with the reason."""
+
+from __future__ import annotations
+
+import fnmatch
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from typing import overload
+
+from torch import nn
+
+from wellcond.attention.adapters import ADAPTERS
+from wellcond.attention.adapters.generic import looks_like_attention, why_not
+from wellcond.attention.blocks import find_blocks
+from wellcond.attention.paths import unwrap, walk
+from wellcond.attention.view import AttentionLayer, Block
+from wellcond.errors import LayerFilterError, NoAttentionError, WellcondError
+from wellcond.tables import span, table
+
+# A view; or, for a class it knows but cannot describe, the reason; or None: not mine, ask the next adapter.
+Describe = Callable[[nn.Module, str], AttentionLayer | str | None]
+_REGISTERED: dict[type[nn.Module], Describe] = {}
+
+
+@dataclass(frozen=True)
+class Unclaimed:
+    """A module that looks like attention but has no view, and why."""
+
+    name: str
+    cls: str
+    reason: str
+
+
+class AttentionLayers(Sequence[AttentionLayer]):
+    """The attention layers of a model, in the order of its modules; prints as a table.
+
+    Attributes:
+        unclaimed: modules that look like attention and have no view, with the reason.
+    """
+
+    def __init__(self, layers: Iterable[AttentionLayer], unclaimed: Iterable[Unclaimed] = ()) -> None:
+        """Keep the layers and what was left out."""
+        self._layers = tuple(layers)
+        self.unclaimed = tuple(unclaimed)
+
+    @overload
+    def __getitem__(self, index: int) -> AttentionLayer: ...
+    @overload
+    def __getitem__(self, index: slice) -> AttentionLayers: ...
+    def __getitem__(self, index: int | slice) -> AttentionLayer | AttentionLayers:
+        """Return one layer, or a slice of them."""
+        if isinstance(index, slice):
+            return AttentionLayers(self._layers[index], self.unclaimed)
+        return self._layers[index]
+
+    def __len__(self) -> int:
+        """Number of layers."""
+        return len(self._layers)
+
+    @property
+    def blocks(self) -> list[Block]:
+        """The residual blocks around the layers, each once, in order."""
+        blocks = {layer.block.name: layer.block for layer in self._layers if layer.block is not None}
+        return list(blocks.values())
+
+    def select(self, pattern: str | Sequence[str] | Callable[[AttentionLayer], bool] | None) -> AttentionLayers:
+        """Return the layers a filter picks: a shell pattern on the name, a list of them, or a predicate.
+
+        `None` keeps all and `[]` none; a pattern that matches nothing raises.
+        """
+        if pattern is None:
+            return self
+        if callable(pattern):
+            chosen = [layer for layer in self if pattern(layer)]
+            if not chosen:
+                raise LayerFilterError(f"the layer filter picks none of the {len(self)} layers")
+            return AttentionLayers(chosen, self.unclaimed)
+        if not isinstance(pattern, Iterable):
+            raise LayerFilterError(
+                f"layers is a pattern (a string), a list of them or a predicate; got {str(pattern)[:40]}"
+            )
+        patterns = [pattern] if isinstance(pattern, str) else list(pattern)
+        picked: set[str] = set()
+        for each in patterns:
+            if not isinstance(each, str):
+                raise LayerFilterError(f"a layer pattern is a string, got {str(each)[:40]} ({type(each).__name__})")
+            names = [layer.name for layer in self if _matches(layer.name, each)]
+            if not names:
+                known = ", ".join(layer.name for layer in self[:3])
+                raise LayerFilterError(f"no attention layer matches '{each}'; the names look like: {known}")
+            picked.update(names)
+        return AttentionLayers([layer for layer in self if layer.name in picked], self.unclaimed)
+
+    def __str__(self) -> str:
+        """One row per run of equal layers, then what was not claimed."""
+        runs: list[tuple[tuple[str, ...], list[str]]] = []
+        for layer in self:
+            heads = f"{layer.num_heads}" + (f"/{layer.num_kv_heads}" if layer.num_kv_heads != layer.num_heads else "")
+            shown = (
+                type(layer.module).__name__,
+                layer.kind,
+                heads,
+                str(layer.head_dim),
+                str(layer.width),
+                layer.storage,
+            )
+            if not runs or runs[-1][0] != shown:
+                runs.append((shown, []))
+            runs[-1][1].append(layer.name)
+        rows = [[str(len(names)), span(names), *shown] for shown, names in runs]
+        text = f"{len(self)} attention layers\n"
+        text += table(["layers", "name", "class", "kind", "heads", "d", "D", "storage"], rows)
+        if self.unclaimed:
+            rows = [[item.name, item.cls, item.reason] for item in self.unclaimed]
+            text += "\nnot claimed\n" + table(["name", "class", "reason"], rows)
+        return text
+
+
+def _matches(name: str, pattern: str) -> bool:
+    return fnmatch.fnmatchcase(name, pattern)
+
+
+def attention_layers(model: nn.Module) -> AttentionLayers:
+    """Return a view of every attention layer of a model, in the one convention `(heads, D, d)`.
+
+    Registered classes are asked first, then the adapters for torch, timm and transformers (recognised by class
+    origin, never imported), then the structural adapter. Wrapping, sharding or compiling the model later keeps the
+    views valid.
+
+    >>> import torch, wellcond as wc
+    >>> layers = wc.attention_layers(torch.nn.TransformerDecoderLayer(12, 3))
+    >>> [(layer.name, layer.cross, layer.query.shape) for layer in layers]
+    [('self_attn', False, (3, 12, 4)), ('multihead_attn', True, (3, 12, 4))]
+    """
+    if not isinstance(model, nn.Module):
+        raise WellcondError(f"attention_layers takes a torch.nn.Module, got {type(model).__name__}")
+    root = unwrap(model)
+    layers: list[AttentionLayer] = []
+    lookalikes: list[Unclaimed] = []
+    for name, module in walk(root):
+        if any(name == layer.name or name.startswith(layer.name + ".") or not layer.name for layer in layers):
+            continue
+        found = describe(module, name)
+        if isinstance(found, AttentionLayer):
+            layers.append(found.bind(root))
+        elif found is not None or looks_like_attention(module):
+            lookalikes.append(Unclaimed(name, type(module).__name__, found or why_not(module)))
+    bound = [layer.bind(root, block) for layer, block in zip(layers, find_blocks(root, layers), strict=True)]
+    # What merely contains a layer, or a closer look-alike, is not missed itself.
+    inner = [layer.name for layer in layers] + [item.name for item in lookalikes]
+    unclaimed = [item for item in lookalikes if not any(_inside(name, item.name) for name in inner)]
+    if not bound:
+        raise NoAttentionError(_nothing_found(root, unclaimed))
+    return AttentionLayers(bound, unclaimed)
+
+
+def _inside(name: str, outer: str) -> bool:
+    return name != outer and (not outer or name.startswith(outer + "."))
+
+
+def describe(module: nn.Module, name: str) -> AttentionLayer | str | None:
+    """Ask the registered classes, then each adapter; the first answer wins."""
+    for cls in type(module).__mro__:
+        if cls in _REGISTERED:
+            found = _REGISTERED[cls](module, name)
+            if found is not None and not isinstance(found, (AttentionLayer, str)):
+                raise WellcondError(
+                    f"describe of {cls.__name__} returned {type(found).__name__} for '{name}'; it returns an "
+                    "AttentionLayer, a reason (a string), or None"
+                )
+            return found
+    return next((found for adapter in ADAPTERS if (found := adapter(module, name)) is not None), None)
+
+
+def register_attention(cls: type[nn.Module], describe: Describe) -> None:
+    """Teach wellcond your own attention class.
+
+    Args:
+        cls: the class; sub-classes count.
+        describe: `describe(module, name) -> AttentionLayer | str | None`; None leaves the module unclaimed, a string
+            does so for that reason. The helpers of `wellcond.attention.adapters.build` make the projections.
+
+    >>> import torch, wellcond as wc
+    >>> from wellcond.attention.adapters import build
+    >>> class Mine(torch.nn.Module):
+    ...     def __init__(self):
+    ...         super().__init__()
+    ...         self.mix = torch.nn.Linear(8, 24)                          # q, k, v of 2 heads of 4
+    >>> def describe(module, name):
+    ...     q, k, v = build.fused(module, name, "mix", heads=2, width=4)
+    ...     return wc.AttentionLayer(name, "softmax", q, k, v, scale=0.5)
+    >>> wc.register_attention(Mine, describe)
+    >>> wc.attention_layers(Mine())[0].query.shape
+    (2, 8, 4)
+    """
+    if not (isinstance(cls, type) and issubclass(cls, nn.Module)):
+        raise WellcondError(
+            f"register_attention takes a sub-class of torch.nn.Module, got {str(cls)[:40].splitlines()[0]}"
+        )
+    if not callable(describe):
+        raise WellcondError(
+            f"register_attention takes a function describe(module, name), got {type(describe).__name__}"
+        )
+    _REGISTERED[cls] = describe
+
+
+def _nothing_found(root: nn.Module, unclaimed: list[Unclaimed]) -> str:
+    text = (
+        f"{type(root).__name__} has no attention layer. Looked for: torch, timm and transformers attention classes; a "
+        "fused qkv / in_proj / c_attn / query_key_value, q with kv, or q, k, v (q_proj, to_q, query, wq…) projection "
+        "with a head count. For a class of your own: wc.register_attention(Class, describe)."
+    )
+    if unclaimed:
+        text += " Looked alike: " + "; ".join(f"'{u.name}' ({u.cls}): {u.reason}" for u in unclaimed[:5])
+    return text

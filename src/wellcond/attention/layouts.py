@@ -1,0 +1,141 @@
+"""Index arithmetic: where the rows of one role and head lie in a stored matrix.
+
+Every storage met in practice (separate, block-fused, head-interleaved, transposed, grouped-query) puts the `d` numbers
+of a head on an arithmetic progression along one axis. A `Layout` is those progressions and nothing else, so no scheme
+and no measure ever sees the storage: they see `(heads, D, d)`.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from torch import Tensor
+
+from wellcond.errors import WeightError
+
+
+@dataclass(frozen=True)
+class Layout:
+    """Head `h` owns the indices `starts[h], starts[h] + step, …` (`width` of them) of one axis of the storage.
+
+    Args:
+        starts: first index of each head along `axis`.
+        width: `d`, the numbers per head.
+        step: distance between consecutive numbers of a head (1 unless heads vary fastest).
+        axis: 0 where the storage is `(out, in)` as in `nn.Linear`; 1 where it is `(in, out)`, and for the columns
+            that an output projection reads.
+
+    >>> import torch
+    >>> fused = torch.arange(12.).reshape(6, 2)                     # q, k, v of one head of width 2; D = 2
+    >>> contiguous(heads=1, width=2, first=2).read(fused)           # the key block, as (heads, D, d)
+    tensor([[[4., 6.],
+             [5., 7.]]])
+    """
+
+    starts: tuple[int, ...]
+    width: int
+    step: int = 1
+    axis: int = 0
+
+    @property
+    def heads(self) -> int:
+        """Number of heads."""
+        return len(self.starts)
+
+    @property
+    def stop(self) -> int:
+        """One past the largest index used."""
+        return max(self.starts) + (self.width - 1) * self.step + 1
+
+    def _slices(self, storage: Tensor, axis: int) -> list[Tensor]:
+        if self.stop > storage.shape[axis]:
+            raise WeightError(
+                f"a stored tensor of shape {tuple(storage.shape)} has {storage.shape[axis]} entries along axis {axis}, "
+                f"but {self.heads} heads of width {self.width} reach index {self.stop - 1}; check the head count"
+            )
+        # narrow, then stride: works on the tensor's own memory, so writing into a slice writes the parameter.
+        index = [slice(None)] * storage.ndim
+        slices = []
+        for start in self.starts:
+            index[axis] = slice(start, start + (self.width - 1) * self.step + 1, self.step)
+            slices.append(storage[tuple(index)])
+        return slices
+
+    def views(self, storage: Tensor) -> list[Tensor]:
+        """Per head, a `(D, d)` view that aliases the storage (a matrix, or a 1×1 convolution)."""
+        matrix = as_matrix(storage)
+        heads = self._slices(matrix, self.axis)
+        return [head.T for head in heads] if self.axis == 0 else heads
+
+    def read(self, storage: Tensor) -> Tensor:
+        """Copy out `(heads, D, d)`."""
+        # Stacked as (heads, d, D) where that is the storage order: one contiguous copy per head.
+        views = self.views(storage)
+        if self.axis == 0:
+            return stack([view.T for view in views]).transpose(1, 2)
+        return stack(views)
+
+    def write_(self, storage: Tensor, weight: Tensor) -> None:
+        """Copy `(heads, D, d)` in; every number outside these heads keeps its bits."""
+        for view, head in zip(self.views(storage), weight, strict=True):
+            view.copy_(head)
+
+    def read_vector(self, storage: Tensor) -> Tensor:
+        """Copy a bias out as `(heads, d)`."""
+        return stack(self._slices(storage, 0))
+
+    def write_vector_(self, storage: Tensor, vector: Tensor) -> None:
+        """Copy a bias `(heads, d)` in."""
+        for view, head in zip(self._slices(storage, 0), vector, strict=True):
+            view.copy_(head)
+
+
+def stack(tensors: list[Tensor]) -> Tensor:
+    """Stack copies along a new first axis."""
+    out = tensors[0].new_empty((len(tensors), *tensors[0].shape))
+    for slot, tensor in zip(out, tensors, strict=True):
+        slot.copy_(tensor)
+    return out
+
+
+def as_matrix(storage: Tensor) -> Tensor:
+    """View a matrix, a 1×1 convolution kernel or a table `(1, N, D)` as a matrix."""
+    if storage.ndim == 2:
+        return storage
+    if storage.ndim > 2 and storage.shape[2:].numel() == 1:
+        return storage.view(storage.shape[0], storage.shape[1])
+    if storage.ndim == 3 and storage.shape[0] == 1:
+        return storage[0]
+    raise WeightError(f"a stored tensor of shape {tuple(storage.shape)} is neither a matrix nor a 1×1 convolution")
+
+
+def contiguous(heads: int, width: int, first: int = 0, axis: int = 0) -> Layout:
+    """Heads one after the other from index `first`: separate weights, and each block of a block-fused one."""
+    return Layout(tuple(first + h * width for h in range(heads)), width, axis=axis)
+
+
+def interleaved(heads: int, width: int, part: int, parts: int = 3, axis: int = 0) -> Layout:
+    """`[head, part, d]` order, as in GPT-NeoX, BLOOM, Megatron and MaxViT-rw: each head holds its own q, k, v.
+
+    >>> interleaved(heads=2, width=4, part=1).starts
+    (4, 16)
+    """
+    return Layout(tuple((h * parts + part) * width for h in range(heads)), width, axis=axis)
+
+
+def grouped(groups: int, per_group: int, width: int, part: str, axis: int = 0) -> Layout:
+    """`[group, (queries of the group, key, value), d]` order, as in Falcon and Megatron grouped-query weights.
+
+    >>> grouped(groups=2, per_group=2, width=1, part="query").starts
+    (0, 1, 4, 5)
+    >>> grouped(groups=2, per_group=2, width=1, part="value").starts
+    (3, 7)
+    """
+    size = per_group + 2
+    slots = {"query": range(per_group), "key": [per_group], "value": [per_group + 1]}[part]
+    return Layout(tuple((g * size + s) * width for g in range(groups) for s in slots), width, axis=axis)
+
+
+def head_fastest(heads: int, width: int, first: int = 0, axis: int = 0) -> Layout:
+    """`[d, head]` order: neighbouring rows belong to different heads."""
+    return Layout(tuple(range(first, first + heads)), width, step=heads, axis=axis)

@@ -1,0 +1,270 @@
+"""A layer's own score-and-mix, replayed as a function of (Q, K, V).
+
+An adapter says how outputs follow from `Q, K, V`; everything the module was given at run time (masks, rotary angles,
+relative positions, a memory) is captured from the module itself while the model runs. Verification, probabilities,
+entropy and the Jacobian all use this one replay, so the user's attention kernel is never touched.
+
+Shapes: `q` is `(B, H, N, d)`, `k` and `v` are `(B, G, T, d)`, the result is `(B, H, N, d_v)`.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from wellcond.attention.paths import resolve
+from wellcond.attention.storage import split
+from wellcond.attention.view import AttentionLayer, Projection
+
+
+@dataclass
+class Call:
+    """What one forward pass showed of one attention layer.
+
+    Args:
+        layer: the view.
+        module: the attention module.
+        arguments: its arguments by parameter name (surplus keyword arguments included).
+        reads: what each role's own sub-module was given, `(…, D)`; a role is absent if it has no module of its own.
+        written: what the output projection's module returned, if it has one.
+        output: what the attention module returned.
+    """
+
+    layer: AttentionLayer
+    module: Any
+    arguments: dict[str, Any]
+    reads: dict[str, Tensor] = field(default_factory=dict)
+    written: Tensor | None = None
+    output: Any = None
+
+    def argument(self, *names: str) -> Any:
+        """Return the first of these arguments that was given and is not None."""
+        return next((self.arguments[n] for n in names if self.arguments.get(n) is not None), None)
+
+
+Mixing = Callable[[Tensor, Tensor, Tensor], Tensor]
+
+
+def _same(x: Tensor) -> Tensor:
+    return x
+
+
+@dataclass(frozen=True)
+class Softmax:
+    """`softmax(cap(s · f(q) g(k)ᵀ) + bias) v`: nearly every attention there is.
+
+    Args:
+        scale: `s`, a number or a tensor that broadcasts to `(B, H, N, T)`.
+        bias: added to the logits: relative positions and masks together (−inf where a key is hidden).
+        query_map, key_map: `f` and `g`, for QK-norm and rotary embedding.
+        softcap: `c` in `c · tanh(logits / c)`, applied before the bias.
+
+    >>> q = k = v = torch.eye(2).reshape(1, 1, 2, 2)
+    >>> Softmax(scale=1.0, bias=causal(2, 2))(q, k, v)[0, 0, 0]         # the first token sees only itself
+    tensor([1., 0.])
+    """
+
+    scale: float | Tensor
+    bias: Tensor | None = None
+    query_map: Callable[[Tensor], Tensor] = _same
+    key_map: Callable[[Tensor], Tensor] = _same
+    softcap: float | None = None
+
+    def logits(self, q: Tensor, k: Tensor) -> Tensor:
+        """`(B, H, N, T)`, biases and masks included."""
+        keys = repeat_groups(self.key_map(k), q.shape[1])
+        logits = (self.query_map(q) @ keys.mT) * self.scale
+        if self.softcap is not None:
+            logits = self.softcap * torch.tanh(logits / self.softcap)
+        return logits if self.bias is None else logits + self.bias
+
+    def probabilities(self, q: Tensor, k: Tensor) -> Tensor:
+        """`(B, H, N, T)`, rows sum to one; a query that sees no key (padding on the left) has a row of zeros."""
+        logits = self.logits(q, k)
+        blind = (logits == float("-inf")).all(-1, keepdim=True)
+        return logits.masked_fill(blind, 0.0).softmax(-1).masked_fill(blind, 0.0)
+
+    def __call__(self, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+        """Mix the values: `(B, H, N, d_v)`."""
+        return self.probabilities(q, k) @ repeat_groups(v, q.shape[1])
+
+
+def repeat_groups(x: Tensor, heads: int) -> Tensor:
+    """Give each query head its key/value head: `(B, G, T, d)` to `(B, H, T, d)`, neighbours sharing one."""
+    return x if x.shape[1] == heads else x.repeat_interleave(heads // x.shape[1], dim=1)
+
+
+def causal(n: int, t: int, like: Tensor | None = None) -> Tensor:
+    """`(n, t)` additive mask: 0 on and below the diagonal, −inf above."""
+    ones = torch.ones(n, t, dtype=torch.bool, device=None if like is None else like.device)
+    return additive(ones.tril(), like)
+
+
+def additive(mask: Tensor, like: Tensor | None = None) -> Tensor:
+    """Turn a mask that is True where attention is allowed into an additive one; an additive one is returned as is."""
+    if mask.dtype != torch.bool:
+        return mask
+    zeros = torch.zeros(mask.shape, device=mask.device, dtype=None if like is None else like.dtype)
+    return zeros.masked_fill(~mask, float("-inf"))
+
+
+def as_sequences(x: Tensor) -> Tensor:
+    """`(…, D)` to `(B, N, D)`: a grid becomes a sequence, a bare sequence a batch of one."""
+    return x[None] if x.ndim == 2 else x.flatten(1, -2)
+
+
+def tokens_by_projection(call: Call) -> dict[str, Tensor]:
+    """What Q, K and V read, as their own sub-modules saw it: `(B, N, D)` each."""
+    return {role: as_sequences(call.reads[role]) for role, _ in call.layer.projections("query", "key", "value")}
+
+
+def tokens_from(argument: str) -> Callable[[Call], dict[str, Tensor]]:
+    """Q, K and V all read one argument of the module (used where the weights are not called as modules)."""
+
+    def tokens(call: Call) -> dict[str, Tensor]:
+        x = as_sequences(call.arguments[argument])
+        return {role: x for role, _ in call.layer.projections("query", "key", "value")}
+
+    return tokens
+
+
+def concatenate_heads(call: Call, mixed: Tensor) -> Tensor:
+    """`(B, H, N, d)` to `(B, N, H·d)`: what the output projection reads unless the adapter says otherwise."""
+    return mixed.transpose(1, 2).flatten(2)
+
+
+def output_of_layer(call: Call) -> Tensor:
+    """What the rebuilt output is compared with: the output projection's result, else the module's."""
+    if call.written is not None:
+        return call.written
+    output = call.output[0] if isinstance(call.output, (tuple, list)) else call.output
+    return output if isinstance(output, Tensor) else output[0]
+
+
+@dataclass(frozen=True)
+class Replay:
+    """How a layer's output follows from its projections; every part sees the captured `Call`.
+
+    Args:
+        mixing: the score-and-mix of this call: a `Softmax`, or any function of `(q, k, v)`.
+        tokens: what the projections read, `{role: (B, N, D)}`.
+        assemble: from the mixed values `(B, H, N, d)` to what the output projection reads, `(…, H·d)`.
+        finish: from the output projection's result to what `target` returns.
+        target: the module's own result.
+    """
+
+    mixing: Callable[[Call], Mixing]
+    tokens: Callable[[Call], dict[str, Tensor]] = tokens_by_projection
+    assemble: Callable[[Call, Tensor], Tensor] = concatenate_heads
+    finish: Callable[[Call, Tensor], Tensor] = lambda call, x: x
+    target: Callable[[Call], Tensor] = output_of_layer
+
+
+def project(projection: Projection, tokens: Tensor) -> Tensor:
+    """Apply a query, key or value view: `(B, N, D)` to `(B, heads, N, d)`, bias included."""
+    out = torch.einsum("bnx,hxd->bhnd", tokens, projection.read())
+    bias = projection.read_bias()
+    return out if bias is None else out + bias[:, None]
+
+
+def project_out(projection: Projection, mixed: Tensor) -> Tensor:
+    """Apply an output view to `(…, H·d)`, heads in the order of the view: `(…, D)`, bias included."""
+    weight = projection.read()
+    heads = mixed.reshape(*mixed.shape[:-1], projection.heads, projection.width)
+    out = torch.einsum("...hd,hxd->...x", heads, weight)
+    bias = projection.read_bias()
+    return out if bias is None else out + bias
+
+
+def run(model: nn.Module, inputs: Any) -> Any:
+    """Call a model with a tensor, a tuple of positional or a mapping of keyword arguments."""
+    if isinstance(inputs, Mapping):
+        return model(**inputs)
+    return model(*inputs) if isinstance(inputs, (tuple, list)) else model(inputs)
+
+
+@contextmanager
+def evaluating(model: nn.Module) -> Iterator[None]:
+    """Put a module into evaluation mode and back, each sub-module to its own mode."""
+    modes = [(module, module.training) for module in model.modules()]
+    try:
+        model.eval()
+        yield
+    finally:
+        for module, training in modes:
+            module.training = training
+
+
+@torch.no_grad()
+def capture(layers: list[AttentionLayer], inputs: Any) -> list[Call | None]:
+    """Run the model once and return the first call of each layer, None for a layer that was not called.
+
+    Hooks are always removed, train/eval modes restored, and no gradient is recorded.
+    """
+    calls: dict[int, Call] = {}
+    handles = []
+    for index, layer in enumerate(layers):
+        handles += _watch(index, layer, calls)
+    root = layers[0].root
+    assert root is not None
+    try:
+        with evaluating(root):
+            run(root, inputs)
+    finally:
+        for handle in handles:
+            handle.remove()
+    return [calls.get(index) for index in range(len(layers))]
+
+
+def _watch(index: int, layer: AttentionLayer, calls: dict[int, Call]) -> list[Any]:
+    """Hook one attention module and the modules of its projections."""
+    module = layer.module
+    signature = inspect.signature(module.forward)
+    depth = [0]  # calls under way or finished; only the first is recorded
+
+    def enter(module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        depth[0] += 1
+        if depth[0] > 1:
+            return
+        bound = signature.bind(*args, **kwargs).arguments
+        for name, parameter in signature.parameters.items():
+            if parameter.kind is inspect.Parameter.VAR_KEYWORD:
+                bound.update(bound.pop(name, {}))
+        calls[index] = Call(layer, module, dict(bound))
+
+    def leave(module: nn.Module, args: Any, output: Any) -> None:
+        if depth[0] == 1:
+            calls[index].output = output
+
+    def reader(roles: list[str]) -> Callable[..., None]:
+        def hook(module: nn.Module, args: tuple[Any, ...], output: Any) -> None:
+            if index not in calls or depth[0] > 1:
+                return
+            call = calls[index]
+            for role in roles:
+                if role not in call.reads:
+                    call.reads[role] = args[0]
+                    if role == "output":
+                        call.written = output
+
+        return hook
+
+    handles: list[Any] = [
+        module.register_forward_pre_hook(enter, with_kwargs=True),
+        module.register_forward_hook(leave),
+    ]
+    owners: dict[str, list[str]] = {}
+    for role, projection in layer.projections():
+        owners.setdefault(split(projection.weight.path)[0], []).append(role)
+    assert layer.root is not None
+    for path, roles in owners.items():
+        owner = resolve(layer.root, path)
+        if owner is not module:
+            handles.append(owner.register_forward_hook(reader(roles)))
+    return handles

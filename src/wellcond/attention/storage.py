@@ -1,0 +1,81 @@
+"""Parameters as they are stored: resolved late, gathered when sharded, refused when they cannot be trusted."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor, nn
+from torch.distributed.tensor import DTensor, Replicate
+from torch.nn.utils import parametrize
+
+from wellcond.attention.paths import resolve
+from wellcond.errors import WeightError
+
+FLOATS = (torch.float64, torch.float32, torch.bfloat16, torch.float16)
+
+
+def split(path: str) -> tuple[str, str]:
+    """Split a parameter path into its module's path and its own name.
+
+    >>> split("blocks.0.attn.qkv.weight")
+    ('blocks.0.attn.qkv', 'weight')
+    """
+    owner, _, name = path.rpartition(".")
+    return owner, name
+
+
+def fetch(root: nn.Module, path: str) -> Tensor:
+    """Return the tensor now at a canonical path; refuse one whose numbers do not mean what they seem to."""
+    owner_path, name = split(path)
+    try:
+        owner = resolve(root, owner_path)
+        tensor = getattr(owner, name)
+    except (KeyError, AttributeError) as error:
+        raise WeightError(f"'{path}' is no longer in the model ({error}); make the views again") from error
+    if not isinstance(tensor, Tensor):
+        raise WeightError(f"'{path}' is a {type(tensor).__name__}, not a tensor; make the views again")
+    if tensor.numel() == 0 and not isinstance(tensor, DTensor):
+        raise WeightError(
+            f"'{path}' is an empty ZeRO-3 shard: gather it first (deepspeed.zero.GatheredParameters), "
+            "or initialise before deepspeed.initialize"
+        )
+    if tensor.dtype not in FLOATS or tensor.is_quantized or hasattr(tensor, "quant_state"):
+        raise WeightError(
+            f"'{path}' in {type(owner).__name__} is stored as {tensor.dtype}, shape {tuple(tensor.shape)}: quantised "
+            "or integer weights hold codes, not values; work on the model before it is quantised"
+        )
+    return tensor
+
+
+def refusal(root: nn.Module, path: str) -> str | None:
+    """Why the tensor at a path may not be written, or None."""
+    owner_path, name = split(path)
+    try:
+        owner = resolve(root, owner_path)
+    except KeyError as error:
+        raise WeightError(f"'{path}' is no longer in the model ({error}); make the views again") from error
+    if getattr(owner, name, None) is None:
+        raise WeightError(f"'{path}' is no longer in the model; make the views again")
+    if parametrize.is_parametrized(owner, name) or name not in owner._parameters:
+        return (
+            f"'{path}' in {type(owner).__name__} is computed from other tensors (a parametrisation, weight norm or "
+            "spectral norm), so writing it would be lost; remove the parametrisation, write, and register it again"
+        )
+    return None
+
+
+def full(tensor: Tensor) -> Tensor:
+    """Return the whole tensor, detached: gathered from all ranks if it is sharded (then every rank must call)."""
+    tensor = tensor.detach()
+    return tensor.full_tensor() if isinstance(tensor, DTensor) else tensor
+
+
+@torch.no_grad()
+def assign_(target: Tensor, value: Tensor) -> None:
+    """Copy a whole tensor into a parameter; each rank keeps its shard, without communication."""
+    value = value.to(device=target.device, dtype=target.dtype)
+    if isinstance(target, DTensor):
+        mesh = target.device_mesh
+        whole = DTensor.from_local(value, mesh, [Replicate()] * mesh.ndim, run_check=False)
+        target.copy_(whole.redistribute(placements=target.placements))
+    else:
+        target.copy_(value)

@@ -1,0 +1,311 @@
+"""The shared language of the library: what an attention layer is, whatever the model and its storage.
+
+Mathematics layout everywhere: tokens are rows and head `h` computes `q = x W_Q^h` with `W_Q^h` of shape `(D, d)`; a
+projection reads and writes `(heads, D, d)`. The output projection has the same shape: `W_O^h` is `read()[h].T`.
+Views hold a path, not a tensor: the parameter is looked up at each use, because sharding, compiling and
+`load_state_dict(assign=True)` replace it.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass, field, replace
+from inspect import signature
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor, nn
+from torch.distributed.tensor import DTensor
+
+from wellcond.attention.layouts import Layout, as_matrix
+from wellcond.attention.paths import resolve
+from wellcond.attention.storage import assign_, fetch, full, refusal
+from wellcond.errors import WeightError
+
+if TYPE_CHECKING:  # replay.py builds on this file
+    from wellcond.attention.replay import Replay
+    from wellcond.attention.verify import Verification
+
+ROLES = ("query", "key", "value", "output")
+
+
+def fits(values: Tensor, dtype: torch.dtype) -> bool:
+    """Whether values are finite floating-point numbers that a dtype can hold.
+
+    >>> fits(torch.tensor([1e6]), torch.float32), fits(torch.tensor([1e6]), torch.float16)
+    (True, False)
+    """
+    if not values.is_floating_point() or values.numel() == 0:
+        return values.is_floating_point()
+    # Where nothing can overflow, a finite sum says enough, in a fraction of the time.
+    if torch.finfo(dtype).max >= torch.finfo(values.dtype).max and torch.isfinite(values.sum()):
+        return True
+    low, high = torch.aminmax(values)  # a NaN shows in both
+    return max(-float(low), float(high)) <= torch.finfo(dtype).max
+
+
+@dataclass(frozen=True)
+class Slot:
+    """One role's numbers inside one parameter: the parameter's canonical path, and a layout."""
+
+    path: str
+    layout: Layout
+
+
+@dataclass(frozen=True)
+class Projection:
+    """A linear map of the model seen per head, as `(heads, D, d)`.
+
+    `D` is the width of the model's side and `d` the width of a head's side, also for the output projection.
+
+    >>> import torch, wellcond as wc
+    >>> layer = wc.attention_layers(torch.nn.MultiheadAttention(6, 2))[0]
+    >>> weight = layer.key.read()
+    >>> weight.shape
+    torch.Size([2, 6, 3])
+    >>> torch.equal(weight[1], layer.root.in_proj_weight[9:12].T)       # head 1 of the key block
+    True
+    >>> layer.key.write_(torch.zeros(2, 6, 3))
+    """
+
+    weight: Slot
+    bias: str | None = None
+    bias_layout: Layout | None = None  # None: the bias is not split into heads (an output projection's)
+    root: nn.Module | None = field(default=None, repr=False, compare=False)
+
+    @property
+    def heads(self) -> int:
+        """Number of heads."""
+        return self.weight.layout.heads
+
+    @property
+    def width(self) -> int:
+        """`d`, the width of one head."""
+        return self.weight.layout.width
+
+    @property
+    def shape(self) -> tuple[int, int, int]:
+        """`(heads, D, d)`, known on the meta device too."""
+        stored = as_matrix(self.parameter())
+        return self.heads, stored.shape[1 - self.weight.layout.axis], self.width
+
+    @property
+    def stored_shape(self) -> tuple[int, int]:
+        """`(in, out)` of the whole stored matrix, which may hold several roles."""
+        rows, columns = as_matrix(self.parameter()).shape
+        return (columns, rows) if self.weight.layout.axis == 0 else (rows, columns)
+
+    def parameter(self) -> Tensor:
+        """Return the tensor that holds the weights now."""
+        return fetch(self._root(), self.weight.path)
+
+    def read(self) -> Tensor:
+        """Return a copy of the weights, `(heads, D, d)`, gathered if they are sharded."""
+        return self.weight.layout.read(full(self.parameter()))
+
+    def read_bias(self) -> Tensor | None:
+        """Return a copy of the bias: `(heads, d)`, or `(D,)` for an output projection; None where there is none."""
+        if self.bias is None:
+            return None
+        stored = full(fetch(self._root(), self.bias))
+        return stored.clone() if self.bias_layout is None else self.bias_layout.read_vector(stored)
+
+    def bias_zeroed(self, stored: Tensor) -> Tensor:
+        """A copy of the stored bias with this projection's part zero; other roles' parts keep their bits."""
+        if self.bias_layout is None:
+            return torch.zeros_like(stored)
+        zeroed = stored.clone()
+        self.bias_layout.write_vector_(zeroed, zeroed.new_zeros(self.heads, self.width))
+        return zeroed
+
+    def refusal(self) -> str | None:
+        """Why the weights may not be written, or None."""
+        return refusal(self._root(), self.weight.path)
+
+    def check(self, weight: Tensor) -> None:
+        """Raise unless `weight` may be written here."""
+        reason = self.refusal()
+        if reason:
+            raise WeightError(reason)
+        if not isinstance(weight, Tensor) or weight.is_meta:
+            got = "a meta tensor" if isinstance(weight, Tensor) else type(weight).__name__
+            raise WeightError(f"'{self.weight.path}' takes a tensor with numbers, got {got}")
+        if tuple(weight.shape) != self.shape:
+            raise WeightError(f"'{self.weight.path}' takes (heads, D, d) = {self.shape}, got {tuple(weight.shape)}")
+        if not fits(weight, self.parameter().dtype):
+            raise WeightError(
+                f"the new weights for '{self.weight.path}' are not finite floating-point numbers in the range of its "
+                f"{self.parameter().dtype}"
+            )
+
+    @torch.no_grad()
+    def write_(self, weight: Tensor) -> None:
+        """Write `(heads, D, d)`, cast to the storage; everything else in the parameter keeps its bits."""
+        self.check(weight)
+        self.store_(weight)
+
+    @torch.no_grad()
+    def store_(self, weight: Tensor) -> None:
+        """`write_` without its checks, for a caller that has made them."""
+        target = self.parameter()
+        if isinstance(target, DTensor):
+            whole = full(target).clone()
+            self.weight.layout.write_(whole, weight)
+            assign_(target, whole)
+        else:
+            self.weight.layout.write_(target.detach(), weight)
+
+    def _root(self) -> nn.Module:
+        if self.root is None:
+            raise WeightError(f"the view of '{self.weight.path}' is not bound: get it from wc.attention_layers(model)")
+        return self.root
+
+
+@dataclass(frozen=True)
+class Block:
+    """One residual block around attention: what depth-scaled schemes and `without_layernorm` need beyond Q, K, V, O.
+
+    Args:
+        name: canonical path of the block's module.
+        index: depth of the block in its stack, from 0.
+        depth: number of blocks in the stack.
+        stack: `"encoder"` or `"decoder"` where the model has cross-attention, else `""`.
+        mlp_in: the MLP's matrices that read the stream (one, or two for a gated MLP), as one-head projections.
+        mlp_out: the MLP's matrices that write to the stream.
+        norms: canonical paths of the normalisation modules outside the attention layers.
+        layer_scale: canonical paths of the LayerScale parameters.
+        norm_position: `"pre"` (`x + f(LN(x))`), `"post"` (`LN(x + f(x))`), or `""` where the class does not say.
+    """
+
+    name: str
+    index: int
+    depth: int
+    stack: str
+    mlp_in: tuple[Projection, ...]
+    mlp_out: tuple[Projection, ...]
+    norms: tuple[str, ...]
+    layer_scale: tuple[str, ...]
+    norm_position: str = ""
+
+
+@dataclass(frozen=True)
+class AttentionLayer:
+    """One attention layer: its four projections per head, and how its output follows from them.
+
+    Roles are algebraic. The value is what is averaged, the query indexes the rows of the averaging matrix, whatever
+    the source code calls them. A role the layer does not have is None.
+
+    Args:
+        name: canonical path of the attention module.
+        kind: `"softmax"`, or what mixes the values instead (`"xca"`, `"channel"`, `"outlook"`, …).
+        scale: logit scale before the softmax, None where it has no single number.
+        cross: whether keys and values may come from another sequence.
+        replay: the layer's own score-and-mix as a function of Q, K, V; None where there is none yet.
+
+    >>> import torch, wellcond as wc
+    >>> layer = wc.attention_layers(torch.nn.TransformerEncoderLayer(8, 2, batch_first=True))[0]
+    >>> layer.name, layer.kind, layer.num_heads, layer.head_dim, round(layer.scale, 3)
+    ('self_attn', 'softmax', 2, 4, 0.5)
+    >>> layer.storage
+    'fused block'
+    """
+
+    name: str
+    kind: str
+    query: Projection | None
+    key: Projection | None
+    value: Projection | None
+    output: Projection | None = None
+    scale: float | None = None
+    cross: bool = False
+    replay: Replay | None = field(default=None, repr=False, compare=False)
+    block: Block | None = field(default=None, repr=False, compare=False)
+    root: nn.Module | None = field(default=None, repr=False, compare=False)
+
+    @property
+    def module(self) -> nn.Module:
+        """The attention module, looked up now."""
+        if self.root is None:
+            raise WeightError(f"the view of '{self.name}' is not bound: get it from wc.attention_layers(model)")
+        try:
+            return resolve(self.root, self.name)
+        except KeyError as error:
+            raise WeightError(f"'{self.name}' is no longer in the model ({error}); make the views again") from error
+
+    @property
+    def num_heads(self) -> int:
+        """`H`, the number of query heads (value heads where there is no query)."""
+        first = self.query or self.value
+        return first.heads if first else 0
+
+    @property
+    def num_kv_heads(self) -> int:
+        """`G`, the number of key/value heads."""
+        first = self.key or self.value
+        return first.heads if first else 0
+
+    @property
+    def head_dim(self) -> int:
+        """`d`, the width of a query head (value head where there is no query)."""
+        first = self.query or self.value
+        return first.width if first else 0
+
+    @property
+    def width(self) -> int:
+        """`D`, the width of what the queries read (values where there is no query)."""
+        first = self.query or self.value
+        return first.shape[1] if first else 0
+
+    @property
+    def qk_norm(self) -> bool:
+        """Whether queries and keys are normalised before their product, so that the scale of Q and K has no effect."""
+        norms = (name for name, child in self.module.named_modules() if not isinstance(child, nn.Identity))
+        named = any(re.search(r"(^|\.)((q|query)_(layer_?)?norm|norm_q)$", name) for name in norms)
+        return named or self.kind == "xca" or self.scale is None
+
+    @property
+    def rotary(self) -> bool:
+        """Whether queries and keys may be rotated by their positions: the module is given angles."""
+        return not {"rope", "position_embeddings"}.isdisjoint(signature(self.module.forward).parameters)
+
+    @property
+    def storage(self) -> str:
+        """How Q, K and V are stored, in words."""
+        slots = [p.weight for _, p in self.projections("query", "key", "value")]
+        words = []
+        if len({slot.path for slot in slots}) == len(slots):
+            words.append("separate")
+        else:
+            shared = [s.layout for s in slots if s.path == slots[-1].path]
+            low, high = sorted(shared, key=lambda layout: layout.starts[0])[:2]
+            mixed = low.heads > 1 and low.starts[-1] > high.starts[0]
+            words.append("fused head-interleaved" if mixed else "fused block")
+            words.extend(["q + fused kv"] if len(shared) == 2 and len(slots) == 3 else [])
+        if any(slot.layout.axis for slot in slots):
+            words.append("transposed")
+        if self.num_kv_heads != self.num_heads:
+            words.append("grouped-query")
+        return ", ".join(words)
+
+    def projections(self, *roles: str) -> Iterator[tuple[str, Projection]]:
+        """Yield `(role, projection)` for the roles the layer has (all four unless named)."""
+        for role in roles or ROLES:
+            projection = getattr(self, role)
+            if projection is not None:
+                yield role, projection
+
+    def bind(self, root: nn.Module, block: Block | None = None) -> AttentionLayer:
+        """Return the same view attached to a model."""
+        bound: dict[str, Any] = {role: replace(p, root=root) for role, p in self.projections()}
+        return replace(self, root=root, block=block, **bound)
+
+    def verify(self, inputs: Any) -> Verification:
+        """Rebuild the module's own output from this view and its replay; see `wellcond.attention.verify`.
+
+        Args:
+            inputs: a batch for the *model*: a tensor, a tuple of positional or a dict of keyword arguments.
+        """
+        from wellcond.attention.verify import verify
+
+        return verify(self, inputs)

@@ -1,0 +1,149 @@
+"""`audit`: is a model initialised as a scheme says?"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass
+from typing import Any, Literal
+
+import torch
+from torch import Tensor, nn
+
+from wellcond.attention.storage import fetch, full
+from wellcond.attention.view import Projection
+from wellcond.draw import neutral
+from wellcond.errors import SchemeError, WeightError
+from wellcond.linalg import wide
+from wellcond.planning import LayerFilter, Plan, plan
+from wellcond.schemes.compose import SchemeLike
+from wellcond.schemes.laws import Law
+from wellcond.tables import table
+
+
+@dataclass(frozen=True)
+class Finding:
+    """One measured quantity of one head against the declared law; `head` is −1 for a whole projection."""
+
+    layer: str
+    role: str
+    head: int
+    quantity: str
+    measured: float
+    expected: float
+    tolerance: float
+    passed: bool
+
+
+@dataclass(frozen=True)
+class Audit:
+    """The outcome of `audit`; true if every head passes. Prints as a table, one row per role and quantity."""
+
+    scheme: str
+    findings: tuple[Finding, ...]
+    skipped: tuple[tuple[str, str], ...] = ()
+
+    @property
+    def passed(self) -> bool:
+        """Whether every finding passes."""
+        return all(finding.passed for finding in self.findings)
+
+    @property
+    def failures(self) -> list[Finding]:
+        """The findings that fail."""
+        return [finding for finding in self.findings if not finding.passed]
+
+    def __bool__(self) -> bool:
+        """`passed`."""
+        return self.passed
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain data for JSON."""
+        return {
+            "scheme": self.scheme,
+            "passed": self.passed,
+            "findings": [asdict(finding) for finding in self.findings],
+            "skipped": [{"layer": name, "reason": reason} for name, reason in self.skipped],
+        }
+
+    def __str__(self) -> str:
+        rows = []
+        groups: dict[tuple[str, str, str], list[Finding]] = {}
+        for finding in self.findings:
+            groups.setdefault((finding.layer, finding.role, finding.quantity), []).append(finding)
+        for (layer, role, quantity), group in groups.items():
+            worst = max(group, key=lambda f: (not f.passed, abs(f.measured - f.expected)))
+            failed = [str(f.head) for f in group if not f.passed]
+            verdict = "pass" if not failed else f"FAIL heads {', '.join(failed)}"
+            numbers = [f"{worst.measured:.4g}", f"{worst.expected:.4g}", f"{worst.tolerance:.2g}"]
+            rows.append([layer, role, quantity, *numbers, verdict])
+        text = table(["layer", "role", "quantity", "worst", "expected", "±", "verdict"], rows)
+        text += "".join(f"\nskipped {name}: {reason}" for name, reason in self.skipped)
+        failures = len(self.failures)
+        verdict = "pass" if self.passed else f"FAIL: {failures} of {len(self.findings)} checks"
+        return f"{text}\n{self.scheme}: {verdict}"
+
+
+@neutral()
+def audit(
+    model: nn.Module,
+    scheme: SchemeLike,
+    *,
+    layers: LayerFilter = None,
+    on_inapplicable: Literal["error", "skip"] = "error",
+    **options: Any,
+) -> Audit:
+    """Measure each head against the law a scheme declares; pass or fail per head.
+
+    Deterministic weights are compared to rounding, random ones by their moments within five standard errors.
+
+    >>> import torch, wellcond as wc
+    >>> model = torch.nn.TransformerEncoderLayer(32, 2, batch_first=True)
+    >>> wc.audit(model, "conditioned").passed
+    False
+    >>> _ = wc.init_(model, "conditioned", seed=0)
+    >>> wc.audit(model, "conditioned").passed
+    True
+    """
+    made = plan(model, scheme, layers=layers, on_inapplicable=on_inapplicable, **options)
+    if made.scheme.functional():
+        raise SchemeError("a scheme function declares no law, so there is nothing to audit against")
+    skipped = tuple(item for item in made.skipped if not item[1].startswith("tied to"))
+    return Audit(made.scheme.name or "composition", tuple(_findings(made)), skipped)
+
+
+def _findings(made: Plan) -> Iterator[Finding]:
+    for layer in made.layers:
+        for roles, law in made.scheme.laws(layer).items():
+            yield from _compare(layer.name, roles, law, [getattr(layer, role) for role in roles])
+    for target in made.scheme.beyond(made.layers):
+        yield from _compare(target.scope, (target.role,), target.law, [target.projection])
+    root = made.layers[0].root if made.layers else None
+    for path, value in made.parameters() if root is not None else ():
+        assert root is not None
+        if fetch(root, path).is_meta:
+            raise WeightError(f"'{path}' is on the meta device: there are no weights to audit yet")
+        yield _exact(path, full(fetch(root, path)), value)
+
+
+def _compare(name: str, roles: tuple[str, ...], law: Law, projections: list[Projection]) -> Iterator[Finding]:
+    # Draws are made in float32 or wider, so wider storage does not hold them more exactly.
+    eps = max(torch.finfo(dtype).eps for dtype in (torch.float32, *(p.parameter().dtype for p in projections)))
+    for projection in projections:
+        if projection.parameter().is_meta:
+            raise WeightError(f"'{projection.weight.path}' is on the meta device: there are no weights to audit yet")
+    weights = tuple(wide(p.read()) for p in projections)
+    broken = [role for role, weight in zip(roles, weights, strict=True) if not torch.isfinite(weight).all()]
+    for role, weight in zip(roles, weights, strict=True):
+        if role in broken:
+            for head in (~torch.isfinite(weight)).flatten(1).any(1).nonzero().flatten().tolist():
+                yield Finding(name, role, head, "entries that are not finite", torch.inf, 0.0, 0.0, False)
+    if not broken:
+        for check in law.checks(weights, eps):
+            numbers = (check.quantity, check.measured, check.expected, check.tolerance, check.passed)
+            yield Finding(name, roles[check.role], check.head, *numbers)
+
+
+def _exact(path: str, stored: Tensor, value: Tensor) -> Finding:
+    expected = value.to(device=stored.device, dtype=stored.dtype)
+    distance = float((stored.double() - expected.double()).abs().max()) if stored.numel() else 0.0
+    return Finding(path, "parameter", -1, "distance to the scheme's value", distance, 0.0, 0.0, distance == 0.0)

@@ -1,0 +1,94 @@
+"""The open safetensors files of a checkpoint: one file, or a directory with an index."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from contextlib import ExitStack
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from safetensors import SafetensorError, safe_open
+from torch import Tensor
+
+from wellcond.errors import CheckpointError
+
+INDEX, SINGLE = "model.safetensors.index.json", "model.safetensors"
+PICKLES = {".bin", ".pt", ".pth", ".ckpt", ".pkl", ".pickle"}
+
+
+@dataclass(frozen=True)
+class Source:
+    """The open files of a checkpoint: which tensor is in which."""
+
+    path: Path
+    handles: Mapping[str, Any]  # tensor name -> safe_open handle
+
+    @classmethod
+    def open(cls, path: Path, stack: ExitStack) -> Source:
+        """Open a file, or every file of a directory; all headers are read, so a truncated file shows now."""
+        handles: dict[str, Any] = {}
+        for file in _files(path):
+            try:
+                handle = stack.enter_context(safe_open(file, framework="pt"))
+            except (SafetensorError, OSError) as error:
+                raise CheckpointError(
+                    f"'{file}' cannot be read as safetensors ({error}); if it was cut short, copy or make it again"
+                ) from error
+            for name in handle.keys():  # noqa: SIM118 (a handle is no dictionary)
+                if name in handles:
+                    raise CheckpointError(f"'{name}' is in more than one file of '{path}'; make the checkpoint again")
+                handles[name] = handle
+        return cls(path, handles)
+
+    def shape(self, name: str) -> tuple[int, ...]:
+        """Shape of a tensor, from the header."""
+        return tuple(self.handles[name].get_slice(name).get_shape())
+
+    def is_float(self, name: str) -> bool:
+        """Whether a tensor holds floating-point numbers, from the header."""
+        dtype: str = self.handles[name].get_slice(name).get_dtype()
+        return dtype.startswith(("F", "BF"))
+
+    def read(self, name: str) -> Tensor:
+        """Read one tensor."""
+        tensor: Tensor = self.handles[name].get_tensor(name)
+        return tensor
+
+
+def refuse_pickle(path: Path) -> None:
+    """Refuse a path that is named like a pickle."""
+    if path.suffix in PICKLES:
+        raise CheckpointError(
+            f"'{path}' is named like a pickle, which can run code when it is loaded; only safetensors is used. Convert "
+            "it: safetensors.torch.save_model(model, 'model.safetensors')"
+        )
+
+
+def _files(path: Path) -> list[Path]:
+    refuse_pickle(path)
+    if not path.exists():
+        raise CheckpointError(f"there is no file or directory '{path}'")
+    if not path.is_dir():
+        return [path]
+    if (path / INDEX).is_file():
+        return _indexed(path)
+    if (path / SINGLE).is_file():
+        return [path / SINGLE]
+    raise CheckpointError(f"'{path}' has neither {INDEX} nor {SINGLE}; name the .safetensors file itself")
+
+
+def _indexed(directory: Path) -> list[Path]:
+    index = directory / INDEX
+    try:
+        names = set(json.loads(index.read_text())["weight_map"].values())
+    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+        raise CheckpointError(f"'{index}' is not an index of safetensors files ({error!r}); make it again") from error
+    for name in names:
+        # A plain file name: an index from elsewhere must not lead out of its directory.
+        if not isinstance(name, str) or Path(name).name != name or "\\" in name or Path(name).suffix != ".safetensors":
+            raise CheckpointError(f"'{index}' names {name!r}; only .safetensors files beside the index are read")
+        if not (directory / name).is_file():
+            raise CheckpointError(f"'{index}' names '{name}', which is not there; copy or make the checkpoint again")
+    return [directory / name for name in sorted(names)]

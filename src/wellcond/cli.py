@@ -1,0 +1,201 @@
+"""The command line: arguments to public functions. Exit code 0, 1 (a check failed) or 2 (bad input)."""
+
+from __future__ import annotations
+
+import importlib.metadata
+import tomllib
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+from typer.core import TyperGroup
+
+import wellcond as wc
+from wellcond.applicability import applicability, matrix_text
+from wellcond.errors import SchemeError, WellcondError
+from wellcond.files import file_target
+from wellcond.schemes.compose import as_scheme
+from wellcond.streaming import directory_target
+from wellcond.summaries import audit_summary, layers_data, plan_data, plan_summary, scheme_list, to_json
+
+
+class _Commands(TyperGroup):
+    """Commands whose refusals are one line on stderr and exit code 2."""
+
+    def invoke(self, ctx: Any) -> Any:
+        """Run a command."""
+        try:
+            return super().invoke(ctx)
+        except WellcondError as error:
+            typer.echo(f"error: {' '.join(str(error).split())}", err=True)
+            raise typer.Exit(2) from None
+
+
+app = typer.Typer(
+    cls=_Commands,
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+    help="Know whether a Transformer's attention is well conditioned, and make it so.",
+)
+
+Model = Annotated[
+    str,
+    typer.Argument(metavar="MODEL", help="timm:NAME, hf:NAME, hf:path/to/config.json or path/to/file.py:function."),
+]
+SchemeName = Annotated[
+    str, typer.Option("--scheme", "-s", help="A scheme's name, or one per role: qk=conditioned,vo=mimetic.")
+]
+Settings = Annotated[
+    list[str] | None,
+    typer.Option("--set", metavar="OPTION=VALUE", help="An option of the scheme; ROLES.OPTION=VALUE in a composition."),
+]
+Layers = Annotated[
+    list[str] | None, typer.Option("--layers", metavar="PATTERN", help="Only layers whose name matches; repeatable.")
+]
+Skip = Annotated[bool, typer.Option("--skip-inapplicable", help="Pass over layers the scheme does not apply to.")]
+Json = Annotated[bool, typer.Option("--json", help="Print one JSON document.")]
+Verbose = Annotated[bool, typer.Option("--verbose", "-v", help="Print every layer.")]
+
+
+def _version(wanted: bool) -> None:
+    if wanted:
+        typer.echo(f"wellcond {importlib.metadata.version('wellcond')}")
+        raise typer.Exit
+
+
+@app.callback()
+def _options(
+    version: Annotated[
+        bool, typer.Option("--version", callback=_version, is_eager=True, help="Print the version.")
+    ] = False,
+) -> None:
+    """Options before the command."""
+
+
+@app.command()
+def inspect(model: Model, json: Json = False) -> None:
+    """List the attention layers of a model: heads, widths, storage, and what was not recognised."""
+    layers = wc.attention_layers(_shapes(model))
+    typer.echo(to_json({"model": model} | layers_data(layers)) if json else str(layers))
+
+
+@app.command()
+def schemes(
+    pattern: Annotated[str, typer.Argument(help="Shell pattern on the name; shows details.")] = "",
+    models: Annotated[
+        list[str] | None, typer.Option("--for", metavar="MODEL", help="Show where each scheme applies; repeatable.")
+    ] = None,
+    json: Json = False,
+) -> None:
+    """List the schemes, or the table of schemes × models with the reasons for what does not apply."""
+    infos = wc.schemes(pattern or "*")
+    if not infos:
+        raise SchemeError(f"no scheme matches '{pattern}'; there are: {', '.join(i.name for i in wc.schemes())}")
+    matrix = {name: applicability(_shapes(name), [info.name for info in infos]) for name in models or []}
+    if json:
+        rows = [
+            vars(info) | {"applies": {model: vars(found[info.name]) for model, found in matrix.items()}}
+            for info in infos
+        ]
+        typer.echo(to_json({"schemes": rows}))
+    else:
+        typer.echo(matrix_text(matrix) if matrix else scheme_list(infos, details=bool(pattern)))
+
+
+@app.command()
+def init(
+    model: Model,
+    scheme: SchemeName,
+    output: Annotated[
+        Path, typer.Option("--output", "-o", help="FILE.safetensors, or a new directory for shards, block by block.")
+    ],
+    seed: Annotated[int, typer.Option(help="Of the scheme and of the model's own initialisation.")] = 0,
+    layers: Layers = None,
+    settings: Settings = None,
+    skip_inapplicable: Skip = False,
+    json: Json = False,
+    verbose: Verbose = False,
+) -> None:
+    """Build a model, initialise its attention by a scheme, and write the weights."""
+    chosen = _scheme(scheme, settings)
+    how: dict[str, Any] = {"seed": seed, "layers": layers, "on_inapplicable": "skip" if skip_inapplicable else "error"}
+    if output.suffix == ".safetensors":
+        file_target(output)  # before the work, not after it
+        built = wc.build_model(model, seed=seed)
+        plan = wc.init_(built, chosen, **how)
+        wc.save_weights(built, output)
+    else:
+        directory_target(output)
+        plan = wc.init_to_files(lambda: wc.build_model(model, seed=seed), chosen, output, **how)
+    if json:
+        about = {"model": model, "scheme": scheme, "seed": seed, "output": str(output)}
+        typer.echo(to_json(about | plan_data(plan)))
+    else:
+        typer.echo(f"{plan}" if verbose else plan_summary(plan))
+        typer.echo(f"{model}, {scheme}, seed {seed}: written to {output}")
+
+
+@app.command()
+def audit(
+    model: Model,
+    weights: Annotated[Path, typer.Option("--weights", "-w", help="A .safetensors file, or a directory of shards.")],
+    scheme: SchemeName,
+    layers: Layers = None,
+    settings: Settings = None,
+    skip_inapplicable: Skip = False,
+    json: Json = False,
+    verbose: Verbose = False,
+) -> None:
+    """Check every head of saved weights against what a scheme says; exit code 1 if one fails."""
+    chosen = _scheme(scheme, settings)
+    built = _shapes(model)
+    wc.load_weights_(built, weights)
+    result = wc.audit(built, chosen, layers=layers, on_inapplicable="skip" if skip_inapplicable else "error")
+    if json:
+        typer.echo(to_json({"model": model, "weights": str(weights)} | result.to_dict()))
+    else:
+        typer.echo(f"{result}" if verbose else audit_summary(result))
+    if not result.passed:
+        raise typer.Exit(1)
+
+
+def _shapes(model: str) -> Any:
+    """A model without weights; a user's own function may need real ones, so it is called as it is."""
+    return wc.build_model(model, device="meta" if model.startswith(("timm:", "hf:")) else None)
+
+
+def _scheme(text: str, settings: list[str] | None) -> wc.Scheme:
+    """A name, or `qk=conditioned,vo=mimetic`, with its `--set alpha=0.4` (`--set vo.alpha=0.4`)."""
+    options = dict(_setting(setting) for setting in settings or [])
+    if "=" not in text:
+        return as_scheme(text, options)
+    parts: dict[str, tuple[str, dict[str, Any]]] = {}
+    for part in text.split(","):
+        roles, _, name = (piece.strip() for piece in part.partition("="))
+        if not roles or not name or roles in parts:
+            raise SchemeError(f"'{text}' is not a composition: write each role once, as in qk=conditioned,vo=mimetic")
+        parts[roles] = (name, {})
+    for key, value in options.items():
+        roles, _, option = key.partition(".")
+        if roles not in parts or not option:
+            raise SchemeError(f"--set {key}: in a composition an option is written {next(iter(parts))}.OPTION=VALUE")
+        parts[roles][1][option] = value
+    return as_scheme(parts)
+
+
+def _setting(text: str) -> tuple[str, Any]:
+    """`name=value`; the value is read as TOML (numbers, true, false, lists, quoted strings), else as a plain string."""
+    name, equals, value = text.partition("=")
+    if not equals or not name.strip() or not value.strip():
+        raise SchemeError(f"--set takes OPTION=VALUE, got '{text}'")
+    try:
+        parsed = tomllib.loads(f"value = {value}")
+    except tomllib.TOMLDecodeError:
+        return name.strip(), value.strip()
+    return name.strip(), parsed["value"] if len(parsed) == 1 else value
+
+
+def main() -> None:
+    """Entry point of the command `wellcond`."""
+    app(prog_name="wellcond")

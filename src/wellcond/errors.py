@@ -1,0 +1,33 @@
+"""The exceptions users can catch: all are `WellcondError`, each says what to do next."""
+
+
+class WellcondError(Exception):
+    """Anything wellcond refuses to do, with the reason and the next step."""
+
+
+class NoAttentionError(WellcondError):
+    """The model has no attention layer that an adapter claims."""
+
+
+class LayerFilterError(WellcondError):
+    """A layer pattern matches nothing."""
+
+
+class WeightError(WellcondError):
+    """A weight cannot be read or written: parametrised, quantised, empty, wrong shape, not finite."""
+
+
+class SchemeError(WellcondError):
+    """An unknown scheme, an option it does not have, or a value the option does not take."""
+
+
+class InapplicableError(SchemeError):
+    """A scheme that does not apply to a layer it was asked to initialise."""
+
+
+class ModelNameError(WellcondError):
+    """A model name on the command line that cannot be built."""
+
+
+class CheckpointError(WellcondError):
+    """A file of weights that is missing, damaged, or belongs to another model."""

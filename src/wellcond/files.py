@@ -1,0 +1,166 @@
+"""Weights in safetensors files: written in one step or not at all, loaded only if they belong to the model."""
+
+from __future__ import annotations
+
+import os
+import secrets
+from collections.abc import Iterable
+from contextlib import ExitStack
+from pathlib import Path
+
+import torch
+from safetensors import SafetensorError
+from safetensors.torch import save_file
+from torch import Tensor, nn
+
+from wellcond.attention.storage import assign_, full
+from wellcond.checkpoint import Source, refuse_pickle
+from wellcond.errors import CheckpointError
+from wellcond.state import Stored, stored
+
+FEW = 3  # names shown of a long list
+
+
+def save_weights(model: nn.Module, path: str | os.PathLike[str]) -> None:
+    """Write a model's parameters and persistent buffers to one safetensors file.
+
+    Names are canonical (no `module.`, no `_orig_mod.`), a tied tensor is written once, and the file appears whole or
+    not at all: a crash leaves what was there before.
+
+    Args:
+        model: any model, wrapped, compiled or sharded (then every rank calls).
+        path: ends in `.safetensors`; a file that exists is replaced.
+
+    >>> import tempfile, torch, wellcond as wc
+    >>> model, other = torch.nn.Linear(2, 2), torch.nn.Linear(2, 2)
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     wc.save_weights(model, f"{folder}/w.safetensors")
+    ...     wc.load_weights_(other, f"{folder}/w.safetensors")
+    >>> torch.equal(model.weight, other.weight)
+    True
+    """
+    target = file_target(path)
+    write_tensors(target, stored(model))
+
+
+def file_target(path: str | os.PathLike[str]) -> Path:
+    """Check that a file of weights can be written at a path."""
+    target = Path(path)
+    refuse_pickle(target)
+    if target.suffix != ".safetensors":
+        raise CheckpointError(f"weights are written to a file that ends in .safetensors; got '{target}'")
+    if target.is_dir():
+        raise CheckpointError(f"'{target}' is a directory; give the name of a file")
+    if not target.parent.is_dir():
+        raise CheckpointError(f"there is no directory '{target.parent}' to write '{target.name}' into; make it first")
+    return target
+
+
+def write_tensors(target: Path, items: Iterable[Stored]) -> int:
+    """Write tensors to a temporary neighbour, then rename it; return their size in bytes."""
+    tensors = _plain(items)
+    temporary = target.with_name(f".{target.name}.{secrets.token_hex(4)}.partial")
+    try:
+        with temporary.open("xb") as file:
+            mode = os.fstat(file.fileno()).st_mode  # what the user's umask says; save_file would make it private
+        save_file(tensors, temporary, metadata={"format": "pt"})
+        temporary.chmod(mode)
+        sync(temporary)
+        os.replace(temporary, target)
+        sync(target.parent)
+    except (OSError, SafetensorError, ValueError) as error:
+        raise CheckpointError(f"'{target}' cannot be written: {error}") from error
+    finally:
+        temporary.unlink(missing_ok=True)
+    return sum(tensor.nbytes for tensor in tensors.values())
+
+
+def sync(path: Path) -> None:
+    """Have the disk keep a file's contents, or a directory's names, before going on."""
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def _plain(items: Iterable[Stored]) -> dict[str, Tensor]:
+    tensors: dict[str, Tensor] = {}
+    memory: set[int] = set()
+    for item in items:
+        tensor = full(item.tensor)
+        if tensor.is_meta:
+            raise CheckpointError(
+                f"'{item.name}' is on the meta device, so it has no numbers to save: materialise the model first, or "
+                "use wc.init_to_files"
+            )
+        plain = tensor.cpu().contiguous()
+        if plain.untyped_storage().data_ptr() in memory:  # overlaps another tensor, which safetensors refuses
+            plain = plain.clone()
+        memory.add(plain.untyped_storage().data_ptr())
+        tensors[item.name] = plain
+    return tensors
+
+
+def load_weights_(model: nn.Module, path: str | os.PathLike[str]) -> None:
+    """Load a model's weights from safetensors, strictly: every name and shape must fit, or nothing is loaded.
+
+    Args:
+        model: any model; on the meta device its tensors are replaced by the file's.
+        path: a `.safetensors` file, or a directory with `model.safetensors.index.json` or `model.safetensors`. A tied
+            tensor may have any of its names there.
+
+    >>> import tempfile, torch, wellcond as wc
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     wc.save_weights(torch.nn.Linear(2, 2), f"{folder}/w.safetensors")
+    ...     wc.load_weights_(torch.nn.Linear(2, 3), f"{folder}/w.safetensors")  # doctest: +ELLIPSIS
+    Traceback (most recent call last):
+    wellcond.errors.CheckpointError: ... 'weight' is (2, 2) in the file and (3, 2) in the model
+    """
+    with ExitStack() as stack:
+        source = Source.open(Path(path), stack)
+        items = stored(model)
+        _check_names(source, items)
+        for item in items:
+            _check_tensor(source, item)
+        values = [(item, source.read(_name_in(source, item))) for item in items]
+        for item, value in values:
+            if item.tensor.is_meta:
+                item.put(value.to(item.tensor.dtype))
+            else:
+                assign_(item.tensor, value)
+
+
+def _name_in(source: Source, item: Stored) -> str:
+    return next(name for name in item.names if name in source.handles)
+
+
+def _check_names(source: Source, items: list[Stored]) -> None:
+    known = {name for item in items for name in item.names}
+    missing = [item.name for item in items if not any(name in source.handles for name in item.names)]
+    unexpected = [name for name in source.handles if name not in known]
+    if missing or unexpected:
+        parts = [f"{_some(missing)} missing"] * bool(missing) + [f"{_some(unexpected)} unexpected"] * bool(unexpected)
+        raise CheckpointError(f"'{source.path}' belongs to another model: {'; '.join(parts)}")
+
+
+def _some(names: list[str]) -> str:
+    shown = ", ".join(f"'{name}'" for name in names[:FEW])
+    return shown + (f" and {len(names) - FEW} more" if len(names) > FEW else "")
+
+
+def _check_tensor(source: Source, item: Stored) -> None:
+    names = [name for name in item.names if name in source.handles]
+    for name in names:
+        found, wanted = source.shape(name), tuple(item.tensor.shape)
+        if found != wanted:
+            raise CheckpointError(f"'{source.path}': '{name}' is {found} in the file and {wanted} in the model")
+        if source.is_float(name) != item.tensor.is_floating_point():
+            kinds = ("floating-point" if source.is_float(name) else "whole numbers or codes", item.tensor.dtype)
+            raise CheckpointError(f"'{source.path}': '{name}' is {kinds[0]} in the file and {kinds[1]} in the model")
+    for name in names[1:]:
+        if not torch.equal(source.read(names[0]), source.read(name)):
+            raise CheckpointError(
+                f"'{source.path}': '{names[0]}' and '{name}' differ, but are one tensor in the model: they were not "
+                "tied when the file was made"
+            )

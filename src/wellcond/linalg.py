@@ -1,0 +1,110 @@
+"""The only caller of `torch.linalg`: half precision is widened, devices without the routine are left for the CPU.
+
+Results do not depend on the number of threads: a draw must give the same bits in one process and in many, and matrix
+products split differently over threads.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import torch
+from torch import Tensor
+
+
+@contextmanager
+def one_thread() -> Iterator[None]:
+    """Run torch's CPU kernels on one thread, then restore the caller's setting."""
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(threads)
+
+
+def wide(x: Tensor, dtype: torch.dtype = torch.float64) -> Tensor:
+    """Bring a tensor to the CPU in a dtype that LAPACK takes."""
+    return x.detach().to(device="cpu", dtype=dtype)
+
+
+def singular_values(weights: Tensor) -> Tensor:
+    """Singular values in float64, largest first: `(…, D, d)` to `(…, min(D, d))`."""
+    sigma: Tensor = torch.linalg.svdvals(wide(weights))
+    return sigma
+
+
+def condition_numbers(weights: Tensor, dtype: torch.dtype | None = None) -> Tensor:
+    """κ = σ_max ÷ σ_min per matrix, `inf` where the matrix is rank deficient to the precision of its dtype.
+
+    >>> condition_numbers(torch.tensor([[[2.0, 0.0], [0.0, 1.0]], [[1.0, 1.0], [1.0, 1.0]]]))
+    tensor([2., inf], dtype=torch.float64)
+    """
+    sigma = singular_values(weights)
+    floor = sigma[..., :1] * max(weights.shape[-2:]) * torch.finfo(dtype or weights.dtype).eps
+    smallest = torch.where(sigma[..., -1:] > floor, sigma[..., -1:], 0.0)
+    return (sigma[..., :1] / smallest)[..., 0].nan_to_num(nan=math.inf, posinf=math.inf)
+
+
+def svd(matrix: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """Thin `U, S, Vᵀ` in float64 with the sign of each pair fixed, so that equal matrices give equal factors."""
+    with one_thread():
+        u, s, vt = torch.linalg.svd(wide(matrix), full_matrices=False)
+    sign = torch.where(u.gather(-2, u.abs().argmax(-2, keepdim=True)) < 0, -1.0, 1.0).to(u.dtype)
+    return u * sign, s, vt * sign.mT
+
+
+def orthonormal_rows(draws: Tensor) -> Tensor:
+    """Orthonormalise the rows of Gaussian draws `(heads, m, n)`, m ≤ n, in float32; the result is Haar distributed.
+
+    The triangular factor of QR with a positive diagonal is unique, so Cholesky of the Gram matrix gives the same result
+    by matrix products, with an error that grows with κ²: in float32 where κ is surely small, in float64 where it is
+    surely moderate (16 columns to spare make a small σ_min impossible, Rudelson & Vershynin 2009), else by QR.
+    """
+    m, n = draws.shape[-2:]
+    with one_thread():
+        if gaussian_condition(m, n) < 5:
+            return _fast_rows(wide(draws, torch.float32).contiguous())
+        exact = wide(draws)
+        if n - m >= 16:
+            return (_inverse_factor(exact @ exact.mT) @ exact).to(torch.float32)
+        q, r = torch.linalg.qr(exact.mT)
+        sign = torch.where(r.diagonal(dim1=-2, dim2=-1) < 0, -1.0, 1.0).to(q.dtype)
+        result: Tensor = (q * sign[:, None, :]).mT
+        return result.to(torch.float32)
+
+
+def gaussian_condition(m: int, n: int) -> float:
+    """A bound that κ of a Gaussian m × n matrix exceeds with probability below 3e-14 (Davidson & Szarek 2001).
+
+    Singular values lie within √n ± (√m + t) but for a probability of 2 exp(−t²/2); here t = 8.
+
+    >>> round(gaussian_condition(64, 768), 1), gaussian_condition(64, 128)
+    (3.7, inf)
+    """
+    spread = math.sqrt(m) + 8
+    return (math.sqrt(n) + spread) / (math.sqrt(n) - spread) if math.sqrt(n) > spread else math.inf
+
+
+def _fast_rows(draws: Tensor) -> Tensor:
+    return _inverse_factor(_gram(draws)).to(torch.float32) @ draws
+
+
+def _inverse_factor(gram: Tensor) -> Tensor:
+    """L⁻¹ for G = L Lᵀ, float64."""
+    eye = torch.eye(gram.shape[-1], dtype=torch.float64).expand_as(gram)
+    inverse: Tensor = torch.linalg.solve_triangular(torch.linalg.cholesky(gram), eye, upper=False)
+    return inverse
+
+
+def _gram(rows: Tensor) -> Tensor:
+    """R Rᵀ in float64 from float32 products of 64 terms each: float64 accuracy where it counts, at float32 speed."""
+    missing = -rows.shape[-1] % 64
+    padded = torch.nn.functional.pad(rows, (0, missing)) if missing else rows
+    gram = torch.empty(*rows.shape[:-1], rows.shape[-2], dtype=torch.float64)
+    for slot, matrix in zip(gram, padded, strict=True):  # one matrix at a time stays in the cache
+        chunks = matrix.view(len(matrix), -1, 64).transpose(0, 1)
+        torch.sum(chunks @ chunks.mT, 0, dtype=torch.float64, out=slot)
+    return gram

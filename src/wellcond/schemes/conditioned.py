@@ -1,0 +1,105 @@
+"""Conditioned initialisation."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import partial
+from typing import Literal
+
+import torch
+from torch import Tensor
+
+from wellcond.attention.view import AttentionLayer
+from wellcond.errors import SchemeError
+from wellcond.schemes.base import Laws, Scheme, register
+from wellcond.schemes.laws import Exactly, Law, SemiOrthogonal, Shape
+
+Kind = Literal["orthogonal", "identity", "keep"]
+
+
+@register(
+    "conditioned",
+    citation="Conditioned Initialization for Attention",
+    published="query and key semi-orthogonal, value identity, strength 1, output untouched; the same for every model",
+)
+@dataclass(frozen=True)
+class Conditioned(Scheme):
+    r"""Each head's W_Q and W_K semi-orthogonal, W_V a rectangular identity.
+
+    $W_Q^i = U_r V_r^\top$ for the thin SVD of a Gaussian draw (Haar), independently for every head and for K, and
+    $W_V^i = \lambda I_{D \times d}$. W_O, MLP, norms, embeddings and biases stay.
+
+    Args:
+        query, key: `"orthogonal"`, `"identity"` or `"keep"`.
+        value: `"shared"`: every head reads coordinates 0…d−1, as the paper writes; `"block"`: head i reads
+            i·d…(i+1)·d−1, so that the whole value map is the identity; or `"orthogonal"`, `"keep"`.
+        value_strength: λ.
+        output: `"keep"`, or `"orthogonal"` (the paper saw no difference).
+
+    >>> import torch, wellcond as wc
+    >>> model = torch.nn.MultiheadAttention(8, 2)
+    >>> plan = wc.init_(model, "conditioned", seed=0)
+    >>> q = wc.attention_layers(model)[0].query.read()
+    >>> torch.allclose(q.mT @ q, torch.eye(4), atol=1e-6)
+    True
+    """
+
+    query: Kind = "orthogonal"
+    key: Kind = "orthogonal"
+    value: Literal["shared", "block", "orthogonal", "keep"] = "shared"
+    value_strength: float = 1.0
+    output: Literal["keep", "orthogonal"] = "keep"
+
+    def __post_init__(self) -> None:
+        """λ = 0 would switch attention off."""
+        if self.value_strength == 0:
+            raise SchemeError("'conditioned' takes a value_strength other than 0: a zero value map passes nothing on")
+
+    def applies(self, layer: AttentionLayer) -> str | None:
+        """Everywhere; the block value map needs heads · d ≤ D."""
+        if self.value == "block" and layer.value is not None:
+            return block_identity_refusal(layer.value.shape)
+        return None
+
+    def laws(self, layer: AttentionLayer) -> Laws:
+        """One law per role."""
+        kinds = {"query": self.query, "key": self.key, "value": self.value, "output": self.output}
+        return {(role,): self._law(kinds[role], p.shape) for role, p in layer.projections() if kinds[role] != "keep"}
+
+    def _law(self, kind: str, shape: Shape) -> Law:
+        if kind == "orthogonal":
+            return SemiOrthogonal()
+        strength = self.value_strength if kind in ("shared", "block") else 1.0
+        return identity(shape, strength, block=kind == "block")
+
+
+def identity(shape: Shape, strength: float = 1.0, *, block: bool = False) -> Exactly:
+    """λ I as `(heads, D, d)`: the same coordinates for every head, or (block) each head its own.
+
+    >>> identity((2, 4, 2), block=True).values[1]
+    tensor([[0., 0.],
+            [0., 0.],
+            [1., 0.],
+            [0., 1.]])
+    """
+    times = "" if strength == 1 else f"{strength:g} "
+    label = f"{times}identity ({'each head its own' if block else 'the same'} coordinates)"
+    return Exactly(partial(_identity, shape, strength, block), label)
+
+
+def _identity(shape: Shape, strength: float, block: bool) -> Tensor:
+    heads, rows, columns = shape
+    eye = torch.zeros(heads, columns, rows)
+    for head in range(heads):
+        first = head * columns if block else 0
+        size = min(columns, rows - first)
+        eye[head, :size, first : first + size].fill_diagonal_(strength)
+    return eye.mT
+
+
+def block_identity_refusal(shape: Shape) -> str | None:
+    """Why there is no block identity of this shape, or None."""
+    heads, rows, columns = shape
+    if heads * columns > rows:
+        return f"a block identity needs heads · d ≤ D, here {heads} · {columns} > {rows}"
+    return None

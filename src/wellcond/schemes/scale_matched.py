@@ -1,0 +1,46 @@
+"""The control that separates spectrum from scale."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from wellcond.attention.view import AttentionLayer
+from wellcond.errors import SchemeError
+from wellcond.schemes.base import Laws, Scheme, register, shapes
+from wellcond.schemes.compose import as_scheme
+from wellcond.schemes.laws import Normal
+
+
+@register("scale_matched", citation="ours: a control for every comparison", published="none")
+@dataclass(frozen=True)
+class ScaleMatched(Scheme):
+    """Gaussian with, for each role, the entry variance of another scheme, so that only the spectrum differs.
+
+    Args:
+        of: the other scheme, in any form `init_` takes.
+
+    >>> import torch, wellcond as wc
+    >>> plan = wc.plan(torch.nn.MultiheadAttention(64, 2), "scale_matched", of="conditioned")
+    >>> plan.entries[0].law                                            # semi-orthogonal 64 × 32: variance 1/64
+    'N(0, 0.125²) (scale of semi-orthogonal)'
+    """
+
+    of: Any = "conditioned"
+
+    def __post_init__(self) -> None:
+        """Refuse a bad scheme at once."""
+        if as_scheme(self.of).functional():
+            raise SchemeError("'scale_matched' needs a scheme with a known scale; a function has none")
+
+    def applies(self, layer: AttentionLayer) -> str | None:
+        """Where the other scheme does."""
+        return as_scheme(self.of).applies(layer)
+
+    def laws(self, layer: AttentionLayer) -> Laws:
+        """A Gaussian of each law's scale."""
+        laws: Laws = {}
+        for roles, law in as_scheme(self.of).laws(layer).items():
+            for index, role in enumerate(roles):
+                laws[(role,)] = Normal(law.rms(index, shapes(layer, roles)), f"scale of {law}")
+        return laws

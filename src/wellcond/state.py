@@ -1,0 +1,96 @@
+"""What a model keeps in a file: parameters and persistent buffers by canonical name, tied tensors once."""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Iterator
+from dataclasses import dataclass
+from typing import Any
+
+from torch import Tensor, nn
+from torch.nn.parameter import is_lazy
+
+from wellcond.attention.paths import children, join, unwrap
+from wellcond.errors import CheckpointError
+
+
+@dataclass(frozen=True)
+class Place:
+    """One slot of one module that holds a tensor."""
+
+    name: str  # canonical path
+    owner: nn.Module
+    key: str
+
+    @property
+    def slots(self) -> dict[str, Any]:
+        """The dictionary of the module that has the slot."""
+        return self.owner._parameters if self.key in self.owner._parameters else self.owner._buffers
+
+    @property
+    def tensor(self) -> Tensor:
+        """The tensor that is there now."""
+        tensor: Tensor = self.slots[self.key]
+        return tensor
+
+
+@dataclass(frozen=True)
+class Stored:
+    """One tensor of a model and every place it is in: more than one where it is tied.
+
+    >>> first, second = nn.Linear(2, 2, bias=False), nn.Linear(2, 2, bias=False)
+    >>> second.weight = first.weight
+    >>> [tensor.names for tensor in stored(nn.Sequential(first, second))]
+    [('0.weight', '1.weight')]
+    """
+
+    places: tuple[Place, ...]
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """Every canonical name of the tensor."""
+        return tuple(place.name for place in self.places)
+
+    @property
+    def name(self) -> str:
+        """The name it has in a file: the first one."""
+        return self.places[0].name
+
+    @property
+    def tensor(self) -> Tensor:
+        """The tensor that is there now."""
+        return self.places[0].tensor
+
+    def put(self, tensor: Tensor) -> None:
+        """Set another tensor in every place, a parameter where one was."""
+        old = self.tensor
+        if isinstance(old, nn.Parameter) and not isinstance(tensor, nn.Parameter):
+            tensor = nn.Parameter(tensor, requires_grad=old.requires_grad)
+        for place in self.places:
+            place.slots[place.key] = tensor
+
+
+def stored(model: nn.Module) -> list[Stored]:
+    """List what a model's state dictionary has, without wrappers in the names and each tied tensor once."""
+    found: dict[Hashable, list[Place]] = {}
+    for place in _places(unwrap(model), ""):
+        tensor = place.tensor
+        if is_lazy(tensor):
+            raise CheckpointError(f"'{place.name}' has no shape yet: run one batch through the model first")
+        found.setdefault(_identity(tensor), []).append(place)
+    return [Stored(tuple(places)) for places in found.values()]
+
+
+def _places(module: nn.Module, path: str) -> Iterator[Place]:
+    for key, tensor in [*module._parameters.items(), *module._buffers.items()]:
+        if tensor is not None and key not in module._non_persistent_buffers_set:
+            yield Place(join(path, key), module, key)
+    for name, child in children(module):
+        yield from _places(child, join(path, name))
+
+
+def _identity(tensor: Tensor) -> Hashable:
+    """Two plain tensors are one if they are the same window of the same memory; others if the same object."""
+    if type(tensor) not in (Tensor, nn.Parameter) or tensor.is_meta or tensor.numel() == 0:
+        return id(tensor)
+    memory = tensor.untyped_storage().data_ptr()
+    return memory, tensor.storage_offset(), tensor.shape, tensor.stride(), tensor.dtype, tensor.device

@@ -1,0 +1,152 @@
+"""What the command line shows: short tables that collapse equal layers, and JSON that every reader accepts."""
+
+from __future__ import annotations
+
+import json
+import math
+import shutil
+import textwrap
+from collections.abc import Iterable, Sequence
+from dataclasses import asdict
+from typing import Any
+
+from wellcond.attention.find import AttentionLayers
+from wellcond.auditing import Audit, Finding
+from wellcond.planning import Entry, Plan
+from wellcond.schemes.base import SchemeInfo
+from wellcond.tables import span, table
+
+FAILURES = 10  # failing rows shown without --verbose
+
+
+def to_json(data: Any) -> str:
+    """One JSON document; infinities and NaN, which JSON has not, as strings.
+
+    >>> print(to_json({"kappa": float("inf")}))
+    {
+      "kappa": "inf"
+    }
+    """
+    return json.dumps(_plain(data), indent=2, ensure_ascii=False, allow_nan=False, default=str)
+
+
+def _plain(data: Any) -> Any:
+    if isinstance(data, dict):
+        return {str(key): _plain(value) for key, value in data.items()}
+    if isinstance(data, (list, tuple)):
+        return [_plain(value) for value in data]
+    return str(data) if isinstance(data, float) and not math.isfinite(data) else data
+
+
+def layers_data(layers: AttentionLayers) -> dict[str, Any]:
+    """Plain data of the attention layers of a model."""
+    rows = [
+        {
+            "name": layer.name,
+            "class": type(layer.module).__name__,
+            "kind": layer.kind,
+            "heads": layer.num_heads,
+            "kv_heads": layer.num_kv_heads,
+            "head_dim": layer.head_dim,
+            "width": layer.width,
+            "scale": layer.scale,
+            "cross": layer.cross,
+            "storage": layer.storage,
+            "roles": {role: {"weight": p.weight.path, "shape": p.shape} for role, p in layer.projections()},
+        }
+        for layer in layers
+    ]
+    return {"layers": rows, "unclaimed": [asdict(item) for item in layers.unclaimed]}
+
+
+def plan_data(plan: Plan) -> dict[str, Any]:
+    """Plain data of a plan, with κ before and after where the weights are in memory."""
+    measured = plan.conditions() if plan.applied else [(entry, None, None) for entry in plan.entries]
+    rows = [
+        {"layer": e.layer, "role": e.role, "scheme": e.scheme, "law": e.law}
+        | ({} if before is None else {"kappa_before": before, "kappa_after": after})
+        for e, before, after in measured
+    ]
+    skipped = [{"layer": name, "reason": reason} for name, reason in plan.skipped]
+    return {"entries": rows, "parameters": whole_parameters(plan), "skipped": skipped}
+
+
+def whole_parameters(plan: Plan) -> list[str]:
+    """The parameters a plan sets beside its entries: a teacher's weights, biases set to zero."""
+    return list(dict.fromkeys(path for path, _ in plan.parameters()))
+
+
+def plan_summary(plan: Plan) -> str:
+    """One row per role over all layers; κ is the largest of all heads."""
+    groups: dict[str, list[tuple[Entry, float, float]]] = {}
+    for row in plan.conditions() if plan.applied else [(entry, math.nan, math.nan) for entry in plan.entries]:
+        groups.setdefault(row[0].role, []).append(row)
+    rows = []
+    for role, members in groups.items():
+        laws = list(dict.fromkeys(entry.law for entry, _, _ in members))
+        law = laws[0] if len(laws) == 1 else f"{laws[0]} … {laws[-1]}"
+        before, after = max(row[1] for row in members), max(row[2] for row in members)
+        worst = [f"{before:.3g}", f"{after:.3g}"] if plan.applied else []
+        rows.append([str(len(members)), role, law, *worst, span([entry.layer for entry, _, _ in members])])
+    header = ["layers", "role", "set to", *(["κ before", "κ after"] if plan.applied else []), "where"]
+    lines = [table(header, rows)] if rows else []
+    whole = whole_parameters(plan)
+    if whole:
+        lines.append(f"and {len(whole)} whole parameters: {', '.join(whole[:3])}{', …' if len(whole) > 3 else ''}")
+    text = "\n".join(lines) or "the scheme sets nothing: every weight is as the model makes it"
+    return text + skipped_lines(plan.skipped)
+
+
+def skipped_lines(skipped: Iterable[tuple[str, str]]) -> str:
+    """One line per reason."""
+    reasons: dict[str, list[str]] = {}
+    for name, reason in skipped:
+        reasons.setdefault(reason, []).append(name)
+    return "".join(f"\nskipped {len(names)}, {span(names)}: {reason}" for reason, names in reasons.items())
+
+
+def audit_summary(audit: Audit) -> str:
+    """One row per role and quantity over all layers, then what fails."""
+    groups: dict[tuple[str, str], list[Finding]] = {}
+    for finding in audit.findings:
+        groups.setdefault((finding.role, finding.quantity), []).append(finding)
+    rows = []
+    for (role, quantity), members in groups.items():
+        worst = max(members, key=_excess)
+        failed = sum(not finding.passed for finding in members)
+        numbers = [f"{worst.measured:.4g}", f"{worst.expected:.4g}", f"{worst.tolerance:.2g}"]
+        rows.append([role, quantity, str(len(members)), *numbers, f"FAIL {failed}" if failed else "pass"])
+    text = table(["role", "quantity", "checks", "worst", "expected", "±", "verdict"], rows) if rows else ""
+    for finding in audit.failures[:FAILURES]:
+        head = "" if finding.head < 0 else f" head {finding.head}"
+        text += f"\nFAIL {finding.layer} {finding.role}{head}: {finding.quantity} {finding.measured:.4g}"
+        text += f", expected {finding.expected:.4g} ± {finding.tolerance:.2g}"
+    more = len(audit.failures) - FAILURES
+    text += f"\n… and {more} more; --verbose lists every layer" if more > 0 else ""
+    total = f"{len(audit.findings)} checks"
+    verdict = f"FAIL, {len(audit.failures)} of {total}" if audit.failures else f"pass, {total}"
+    return f"{text}{skipped_lines(audit.skipped)}\n{audit.scheme}: {verdict}".lstrip("\n")
+
+
+def _excess(finding: Finding) -> float:
+    """How far out a finding is, in tolerances."""
+    distance = abs(finding.measured - finding.expected)
+    if math.isnan(distance):
+        return math.inf
+    return distance / finding.tolerance if finding.tolerance else math.copysign(math.inf, distance) if distance else 0.0
+
+
+def scheme_list(infos: Sequence[SchemeInfo], *, details: bool) -> str:
+    """Name and summary of each scheme; with details its citation, published settings and options too."""
+    width = max(40, min(120, shutil.get_terminal_size().columns))
+    indent = " " * (2 + max(len(info.name) for info in infos))
+    texts = []
+    for info in infos:
+        lines = [info.summary]
+        if details:
+            shown = {name: value if value == "(required)" else repr(value) for name, value in info.options.items()}
+            options = ", ".join(f"{name}={value}" for name, value in shown.items()) or "none"
+            lines += [info.citation, f"published: {info.published}", f"options: {options}"]
+        filled = [textwrap.fill(line, width, initial_indent=indent, subsequent_indent=indent) for line in lines if line]
+        texts.append(info.name + "\n".join(filled)[len(info.name) :])
+    return "\n".join(texts)

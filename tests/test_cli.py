@@ -1,0 +1,292 @@
+"""The command line: what it prints, its exit codes, and that bad input is one line."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+from typer.testing import CliRunner, Result
+
+import wellcond as wc
+from wellcond.cli import app
+from wellcond.summaries import to_json
+
+SOURCE = """
+from torch import nn
+
+def build():
+    layer = nn.TransformerEncoderLayer(24, 2, 32, batch_first=True)
+    return nn.TransformerEncoder(layer, 3, enable_nested_tensor=False)
+
+def convolution():
+    return nn.Conv2d(3, 3, 3)
+
+def broken():
+    raise RuntimeError("first line\\nsecond line")
+"""
+
+
+@pytest.fixture
+def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    (tmp_path / "m.py").write_text(SOURCE)
+    monkeypatch.chdir(tmp_path)
+    yield tmp_path
+    sys.modules.pop("wellcond_file_m", None)
+
+
+def run(*arguments: str) -> Result:
+    return CliRunner().invoke(app, list(arguments), catch_exceptions=False)
+
+
+def ok(*arguments: str) -> str:
+    result = run(*arguments)
+    assert result.exit_code == 0, result.output
+    return result.stdout
+
+
+def data(*arguments: str, code: int = 0) -> Any:
+    result = run(*arguments, "--json")
+    assert result.exit_code == code, result.output
+
+    def refuse(constant: str) -> None:
+        raise AssertionError(f"{constant} is not JSON")
+
+    return json.loads(result.stdout, parse_constant=refuse)
+
+
+def test_version() -> None:
+    assert ok("--version").startswith("wellcond 0.")
+
+
+def test_inspect(here: Path) -> None:
+    assert "12      blocks.{0…11}.attn" in ok("inspect", "timm:vit_tiny_patch16_224")
+    found = data("inspect", "m.py:build")
+    assert [layer["name"] for layer in found["layers"]] == [f"layers.{i}.self_attn" for i in range(3)]
+    assert found["layers"][0]["heads"] == 2
+    assert found["layers"][0]["roles"]["key"] == {"weight": "layers.0.self_attn.in_proj_weight", "shape": [2, 24, 12]}
+    assert found["unclaimed"] == []
+
+
+def test_inspect_needs_no_memory_for_a_large_model() -> None:
+    assert len(data("inspect", "hf:llama")["layers"]) == 32
+
+
+def test_schemes() -> None:
+    text = ok("schemes")
+    assert all(info.name in text for info in wc.schemes())
+    assert max(map(len, text.splitlines())) <= 80
+    assert "value_strength=1.0" not in text
+    assert "value_strength=1.0" in ok("schemes", "cond*")
+    (conditioned,) = data("schemes", "conditioned")["schemes"]
+    assert conditioned["options"]["value"] == "shared"
+    assert conditioned["citation"]
+
+
+def test_scheme_by_model_table(here: Path) -> None:
+    text = ok("schemes", "--for", "m.py:build", "--for", "timm:vit_tiny_patch16_224")
+    cells = [line.split() for line in text.splitlines()]
+    assert ["conditioned", "yes", "yes"] in cells
+    assert ["impulse", "no", "yes"] in cells
+    assert "impulse [1]: " in text
+    rows = {row["name"]: row["applies"]["m.py:build"] for row in data("schemes", "--for", "m.py:build")["schemes"]}
+    assert rows["keep"] == {"layers": 3, "applies": 3, "reasons": []}
+    assert rows["impulse"]["applies"] == 0
+    assert rows["impulse"]["reasons"]
+    assert rows["weight_selection"]["applies"] is None
+
+
+def test_init_file_then_audit(here: Path) -> None:
+    text = ok("init", "m.py:build", "--scheme", "conditioned", "--seed", "3", "-o", "w.safetensors")
+    assert "layers.{0…2}.self_attn" in text
+    usual = wc.build_model("m.py:build", seed=3)
+    wc.init_(usual, "conditioned", seed=3)
+    model = wc.build_model("m.py:build", seed=9)
+    wc.load_weights_(model, "w.safetensors")
+    assert all(torch.equal(a, b) for a, b in zip(model.parameters(), usual.parameters(), strict=True))
+    assert ok("audit", "m.py:build", "--weights", "w.safetensors", "--scheme", "conditioned").endswith(
+        "conditioned: pass, 30 checks\n"
+    )
+    audit = data("audit", "m.py:build", "--weights", "w.safetensors", "--scheme", "conditioned")
+    assert audit["passed"] is True
+    assert len(audit["findings"]) == 30
+
+
+def test_init_directory_then_audit(here: Path) -> None:
+    for output in ["shards/", "more"]:
+        text = ok("init", "m.py:build", "-s", "conditioned", "-o", output)
+        assert "κ" not in text  # nothing is in memory to be measured
+        assert (here / output / "model.safetensors.index.json").is_file()
+    assert run("audit", "m.py:build", "-w", "shards", "-s", "conditioned").exit_code == 0
+
+
+def test_init_json(here: Path) -> None:
+    made = data("init", "m.py:build", "-s", "conditioned", "-o", "w.safetensors", "--layers", "layers.1.*")
+    assert made["output"] == "w.safetensors"
+    assert [entry["role"] for entry in made["entries"]] == ["query", "key", "value"]
+    assert {entry["layer"] for entry in made["entries"]} == {"layers.1.self_attn"}
+    assert made["entries"][0]["kappa_before"] > 1.1
+    assert made["entries"][0]["kappa_after"] == pytest.approx(1, abs=1e-5)
+    streamed = data("init", "m.py:build", "-s", "conditioned", "-o", "out", "--layers", "layers.[01].*")
+    assert len(streamed["entries"]) == 6
+
+
+def test_audit_fails_with_exit_code_1(here: Path) -> None:
+    wc.save_weights(wc.build_model("m.py:build"), "w.safetensors")
+    result = run("audit", "m.py:build", "-w", "w.safetensors", "-s", "conditioned")
+    assert result.exit_code == 1
+    assert "FAIL layers.0.self_attn query head 0: orthogonality error" in result.stdout
+    assert "… and 20 more" in result.stdout
+    assert "conditioned: FAIL, 30 of 30 checks" in result.stdout
+    assert data("audit", "m.py:build", "-w", "w.safetensors", "-s", "conditioned", code=1)["passed"] is False
+    every = run("audit", "m.py:build", "-w", "w.safetensors", "-s", "conditioned", "--verbose").stdout
+    assert "layers.2.self_attn  value" in every
+
+
+def test_audit_of_broken_weights_is_json(here: Path) -> None:
+    model = wc.build_model("m.py:build")
+    nn.init.constant_(model.layers[1].self_attn.in_proj_weight, float("nan"))
+    wc.save_weights(model, "w.safetensors")
+    found = data("audit", "m.py:build", "-w", "w.safetensors", "-s", "conditioned", code=1)
+    assert "inf" in {finding["measured"] for finding in found["findings"]}
+
+
+def test_settings_and_composition(here: Path) -> None:
+    ok(
+        "init",
+        "m.py:build",
+        "-s",
+        "conditioned",
+        "--set",
+        "value_strength=0.5",
+        "--set",
+        "key=keep",
+        "-o",
+        "a.safetensors",
+    )
+    audit = ("audit", "m.py:build", "-w", "a.safetensors", "-s", "conditioned")
+    assert run(*audit, "--set", "value_strength=0.5", "--set", "key=keep").exit_code == 0
+    assert run(*audit, "--set", "value_strength=0.6", "--set", "key=keep").exit_code == 1
+    parts = ("-s", "qk=conditioned, v=conditioned", "--set", "v.value='block'")
+    made = data("init", "m.py:build", *parts, "-o", "b.safetensors")
+    assert made["entries"][2]["law"] == "identity (each head its own coordinates)"
+    assert run("audit", "m.py:build", "-w", "b.safetensors", *parts).exit_code == 0
+
+
+def test_verbose_lists_every_layer(here: Path) -> None:
+    for output in ["w.safetensors", "out"]:
+        text = ok("init", "m.py:build", "-s", "conditioned", "-o", output, "--verbose")
+        assert sum("self_attn  query" in line for line in text.splitlines()) == 3
+
+
+def test_keep_writes_the_model_as_it_is(here: Path) -> None:
+    assert "the scheme sets nothing" in ok("init", "m.py:build", "-s", "keep", "-o", "w.safetensors")
+    assert "keep: pass, 0 checks" in ok("audit", "m.py:build", "-w", "w.safetensors", "-s", "keep")
+
+
+def test_whole_parameters_are_listed(here: Path) -> None:
+    ok("init", "m.py:build", "-s", "keep", "--seed", "4", "-o", "teacher.safetensors")
+    scheme = ("-s", "weight_selection", "--set", "teacher=teacher.safetensors")
+    for output in ["w.safetensors", "out"]:
+        assert "and 36 whole parameters: layers.0" in ok("init", "m.py:build", *scheme, "-o", output)
+        assert run("audit", "m.py:build", *scheme, "-w", output).exit_code == 0
+    made = data("init", "m.py:build", *scheme, "-o", "v.safetensors")
+    assert "layers.2.norm1.bias" in made["parameters"]
+
+
+def test_skip_inapplicable(here: Path) -> None:
+    command = ("init", "m.py:build", "-s", "impulse", "-o", "w.safetensors")
+    assert run(*command).exit_code == 2
+    assert "skipped 3, layers.{0…2}.self_attn: " in ok(*command, "--skip-inapplicable")
+
+
+BAD = [
+    ("inspect", "resnet"),
+    ("inspect", "timm:no_such_model"),
+    ("inspect", "m.py:absent"),
+    ("inspect", "m.py:broken"),
+    ("inspect", "m.py:convolution"),
+    ("schemes", "no-such-*"),
+    ("schemes", "--for", "m.py:absent"),
+    ("init", "m.py:build", "-s", "condition", "-o", "w.safetensors"),
+    ("init", "m.py:build", "-s", "", "-o", "w.safetensors"),
+    ("init", "m.py:build", "-s", "conditioned", "-o", "w.pt"),
+    ("init", "m.py:build", "-s", "conditioned", "-o", "no/w.safetensors"),
+    ("init", "m.py:build", "-s", "conditioned", "-o", "m.py"),
+    ("init", "m.py:build", "-s", "conditioned", "-o", "."),
+    ("init", "m.py:build", "-s", "conditioned", "-o", "w.safetensors", "--layers", "blocks.*"),
+    ("init", "m.py:build", "-s", "conditioned", "-o", "w.safetensors", "--set", "strength=2"),
+    ("init", "m.py:build", "-s", "conditioned", "-o", "w.safetensors", "--set", "value_strength"),
+    ("init", "m.py:build", "-s", "conditioned", "-o", "w.safetensors", "--set", "value_strength=nan"),
+    ("init", "m.py:build", "-s", "conditioned", "-o", "w.safetensors", "--set", "value_strength=true"),
+    ("init", "m.py:build", "-s", "conditioned", "-o", "w.safetensors", "--set", "seed=1"),
+    ("init", "m.py:build", "-s", "conditioned", "-o", "w.safetensors", "--set", "model=1"),
+    ("init", "m.py:build", "-s", "conditioned", "-o", "w.safetensors", "--seed", str(2**70)),
+    ("init", "m.py:build", "-s", "qk=conditioned,", "-o", "w.safetensors"),
+    ("init", "m.py:build", "-s", "qk=conditioned,qk=keep", "-o", "w.safetensors"),
+    ("init", "m.py:build", "-s", "qk=conditioned,kv=keep", "-o", "w.safetensors"),
+    ("init", "m.py:build", "-s", "xyz=conditioned", "-o", "w.safetensors"),
+    ("init", "m.py:build", "-s", "qk=conditioned", "--set", "value=block", "-o", "w.safetensors"),
+    ("audit", "m.py:build", "-w", "none.safetensors", "-s", "conditioned"),
+    ("audit", "m.py:build", "-w", "m.py", "-s", "conditioned"),
+    ("audit", "m.py:build", "-w", ".", "-s", "conditioned"),
+]
+
+
+@pytest.mark.parametrize("arguments", BAD, ids=" ".join)
+def test_bad_input_is_one_line_and_exit_code_2(here: Path, arguments: tuple[str, ...]) -> None:
+    result = run(*arguments)
+    assert result.exit_code == 2
+    assert result.stdout == ""
+    assert result.stderr.startswith("error: ")
+    assert result.stderr.count("\n") == 1
+    assert os.listdir(here) == ["m.py"] or set(os.listdir(here)) == {"m.py", "__pycache__"}
+
+
+@pytest.mark.parametrize("arguments", [("init",), ("audit", "m.py:build"), ("nonsense",), ("init", "m", "--seed", "x")])
+def test_bad_usage_is_exit_code_2(arguments: tuple[str, ...]) -> None:
+    assert run(*arguments).exit_code == 2
+
+
+def test_json_has_no_nan() -> None:
+    assert json.loads(to_json({"a": [float("nan"), (float("-inf"), 1.5)]})) == {"a": ["nan", ["-inf", 1.5]]}
+
+
+def process(*arguments: str) -> subprocess.CompletedProcess[str]:
+    environment = os.environ | {"OMP_NUM_THREADS": "1"}
+    return subprocess.run(arguments, capture_output=True, text=True, check=False, env=environment)
+
+
+def test_real_processes(here: Path) -> None:
+    init = process(sys.executable, "-m", "wellcond", "init", "m.py:build", "-s", "conditioned", "-o", "out/", "--json")
+    assert init.returncode == 0, init.stderr
+    assert json.loads(init.stdout)["output"] == "out"
+    command = str(Path(sys.executable).parent / "wellcond")
+    wrong = process(command, "audit", "m.py:build", "-w", "out", "-s", "orthogonal")
+    assert (wrong.returncode, wrong.stderr) == (1, "")
+    assert "orthogonal: FAIL" in wrong.stdout
+
+
+LIGHT = """
+import sys
+from typer.testing import CliRunner
+from wellcond.cli import app, main
+assert CliRunner().invoke(app, ["--help"]).exit_code == 0
+print(sorted({"timm", "transformers", "torchvision"} & set(sys.modules)))
+sys.argv = ["wellcond", "audit", "m.py:build", "-w", "none", "-s", "conditioned"]
+main()
+"""
+
+
+def test_help_imports_no_model_library_and_refusals_no_traceback(here: Path) -> None:
+    done = process(sys.executable, "-c", LIGHT)
+    assert done.stdout == "[]\n"
+    assert done.stderr == "error: there is no file or directory 'none'\n"
+    assert done.returncode == 2

@@ -1,0 +1,88 @@
+"""The same seed gives the same bits on one process, under DDP, and under FSDP2 on two gloo processes."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+from safetensors.torch import load_file
+
+import wellcond as wc
+from tests.cases import CASES
+from wellcond.testing import same_bits
+
+WORKER = """
+import sys, torch, torch.distributed as dist
+from safetensors.torch import save_file
+from torch.distributed.fsdp import fully_shard
+from torch.nn.parallel import DistributedDataParallel
+import wellcond as wc
+from tests.cases import CASES
+
+mode, case, scheme, out = sys.argv[1:]
+dist.init_process_group("gloo")
+torch.manual_seed(dist.get_rank())          # ranks disagree about the global generator, on purpose
+model = CASES[case].build()
+before = torch.random.get_rng_state()
+if mode == "views-first":
+    layers = wc.attention_layers(model)
+    fully_shard(model)
+    weights = wc.init_(model, scheme, seed=7)
+    assert torch.equal(layers[0].query.read(), weights.layers[0].query.read())
+elif mode == "fsdp":
+    for layer in wc.attention_layers(model):
+        fully_shard(layer.module)
+    fully_shard(model)
+    wc.init_(model, scheme, seed=7)
+else:
+    model = DistributedDataParallel(model)
+    wc.init_(model, scheme, seed=7)
+assert torch.equal(before, torch.random.get_rng_state())
+layers = wc.attention_layers(model)
+whole = {
+    f"{layer.name}/{role}": projection.read().contiguous()
+    for layer in layers
+    for role, projection in layer.projections("query", "key", "value")
+}
+assert wc.audit(model, scheme).passed
+print(wc.init_(model, scheme, seed=7))      # printing gathers too
+save_file(whole, f"{out}/{dist.get_rank()}.safetensors")
+dist.destroy_process_group()
+"""
+
+
+@pytest.mark.parametrize(
+    ("mode", "case", "scheme"),
+    [
+        ("ddp", "timm-vit", "conditioned"),
+        ("fsdp", "timm-vit", "conditioned"),
+        ("views-first", "hf-llama", "conditioned"),
+        ("fsdp", "hf-gpt2", "orthogonal"),
+    ],
+)
+def test_two_processes(mode: str, case: str, scheme: str, tmp_path: Path) -> None:
+    script = tmp_path / "worker.py"
+    script.write_text(WORKER)
+    command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2", str(script)]
+    root = Path(__file__).parent.parent
+    environment = {**os.environ, "PYTHONPATH": f"{root}:{root / 'src'}", "OMP_NUM_THREADS": "1"}
+    done = subprocess.run(
+        [*command, mode, case, scheme, str(tmp_path)], env=environment, capture_output=True, text=True, timeout=300
+    )
+    assert done.returncode == 0, done.stderr[-3000:]
+    model = CASES[case].model()
+    threads = torch.get_num_threads()
+    torch.set_num_threads(2)  # another number of threads than the workers, on purpose
+    try:
+        wc.init_(model, scheme, seed=7)
+    finally:
+        torch.set_num_threads(threads)
+    for rank in (0, 1):
+        stored = load_file(tmp_path / f"{rank}.safetensors")
+        for layer in wc.attention_layers(model):
+            for role, projection in layer.projections("query", "key", "value"):
+                assert same_bits(stored[f"{layer.name}/{role}"], projection.read().contiguous()), (rank, layer.name)

@@ -1,0 +1,118 @@
+"""What the README and the pages show is true: examples run, lists are complete."""
+
+from __future__ import annotations
+
+import doctest
+import importlib.util
+import json
+import os
+import re
+import shlex
+import subprocess
+import sys
+import tomllib
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+import wellcond as wc
+from tests import matrix
+from tests.cases import CASES
+
+ROOT = Path(__file__).parents[1]
+SKIP = r"(?P<skip><!-- not run: [^\n]+ -->\n)?"
+BLOCK = re.compile(SKIP + r"^```(?P<language>\w+)\n(?P<body>.*?)^```$", re.DOTALL | re.MULTILINE)
+OUTPUT = re.compile(r"\n\n```text\n(?P<body>.*?)^```$", re.DOTALL | re.MULTILINE)
+PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").glob("*.md"))]
+END = "\x1e"  # printed after each step
+DRIVER = """
+import json, runpy, sys
+names = {"__name__": "__main__"}
+for step in json.load(open("steps.json")):
+    if isinstance(step, str):
+        exec(compile(step, "example", "exec"), names)
+    else:
+        sys.argv = step
+        try:
+            runpy.run_module("wellcond", run_name="__main__")
+        except SystemExit as stop:
+            assert not stop.code, f"{step} ended with {stop.code}"
+    print("\\x1e", flush=True)
+"""
+
+
+def steps(page: Path) -> Iterator[tuple[str | list[str], str]]:
+    """Yield each example of a page, a Python block or a command, with the output shown after it ("" for none)."""
+    text = page.read_text()
+    for block in BLOCK.finditer(text):
+        if block["skip"]:
+            continue
+        if block["language"] == "python":
+            output = OUTPUT.match(text, block.end())
+            yield block["body"], output["body"] if output else ""
+        elif block["language"] == "console":
+            for command in re.split(r"^\$ ", block["body"], flags=re.MULTILINE)[1:]:
+                line, _, shown = command.partition("\n")
+                assert line.startswith("wellcond "), f"{page.name}: mark '{line}' with <!-- not run: reason -->"
+                yield shlex.split(line, comments=True), shown
+
+
+@pytest.mark.parametrize("page", [page for page in PAGES if list(steps(page))], ids=lambda page: page.stem)
+def test_examples_run_and_print_what_they_show(page: Path, tmp_path: Path) -> None:
+    examples = list(steps(page))
+    (tmp_path / "steps.json").write_text(json.dumps([step for step, _ in examples]))
+    environment = os.environ | {"PYTHONPATH": str(ROOT / "src"), "COLUMNS": "200"}
+    command = [sys.executable, "-c", DRIVER]
+    ran = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=600)
+    assert ran.returncode == 0, ran.stderr[-3000:]
+    flags = doctest.ELLIPSIS | doctest.NORMALIZE_WHITESPACE
+    for (step, shown), printed in zip(examples, ran.stdout.split(f"{END}\n")[:-1], strict=True):
+        if shown:
+            assert doctest.OutputChecker().check_output(shown, printed, flags), f"{step}\nprinted\n{printed}"
+
+
+def test_the_api_page_lists_every_public_name() -> None:
+    listed = re.findall(r"^::: wellcond\.(?:.*\.)?(\w+)$", (ROOT / "docs" / "api.md").read_text(), re.MULTILINE)
+    assert sorted(set(wc.__all__) - set(listed)) == []
+
+
+def test_the_readme_lists_every_scheme() -> None:
+    section = (ROOT / "README.md").read_text().partition("## Schemes")[2].partition("\n## ")[0]
+    cells = re.findall(r"^\| .* \| (.*) \|$", section, re.MULTILINE)
+    names = re.findall(r"`(\w+)`", " ".join(cells))
+    assert sorted(names) == matrix.shipped()
+
+
+def test_the_matrix_page_has_every_scheme_and_model() -> None:
+    page = (ROOT / "docs" / "matrix.md").read_text()
+    assert matrix.header(matrix.shipped()) in page, "a scheme is new or gone: make matrix"
+    rows = page.partition(":-:|\n")[2].partition("\n\n")[0].splitlines()
+    assert [row.split(" | ")[0].strip("| ") for row in rows] == list(CASES), "a model is new or gone: make matrix"
+
+
+@pytest.mark.long
+def test_the_matrix_page_is_current() -> None:
+    assert (ROOT / "docs" / "matrix.md").read_text().strip() == matrix.matrix().strip(), "make matrix"
+
+
+def test_the_citation_has_the_version_of_the_package() -> None:
+    version = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["version"]
+    assert f"\nversion: {version}\n" in (ROOT / "CITATION.cff").read_text()
+
+
+@pytest.mark.parametrize(
+    ("tex", "shown"),
+    [
+        (r"W_Q^i", "<i>W</i><sub><i>Q</i></sub><sup><i>i</i></sup>"),
+        (r"\sqrt{2/(D + D_{ff})}", '√<span class="root">2/(<i>D</i> + <i>D</i><sub>ff</sub>)</span>'),
+        (r"a &lt; \text{fan}_{in}", "<i>a</i> &lt; fan<sub>in</sub>"),
+    ],
+)
+def test_formulas_become_html(tex: str, shown: str) -> None:
+    spec = importlib.util.spec_from_file_location("hooks", ROOT / "docs" / "hooks.py")
+    assert spec is not None
+    assert spec.loader is not None
+    hooks = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(hooks)
+    assert hooks.formula(tex, "a page") == f'<span class="math">{shown}</span>'

@@ -1,0 +1,370 @@
+"""Every scheme on every case: the invariants of its paper by an independent oracle, and nothing else touched."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+
+import numpy as np
+import pytest
+import scipy.fft
+import torch
+from torch import Tensor, nn
+
+import wellcond as wc
+from tests.cases import CASES
+from wellcond.attention.find import AttentionLayers
+from wellcond.attention.view import AttentionLayer
+from wellcond.draw import Draw
+from wellcond.testing import same_bits, state
+
+SIGMAS = 5
+OPTIONS: dict[str, dict[str, object]] = {"critical": {"tokens": 197}}
+NEEDS_TEACHER = "weight_selection"
+SCHEMES = [info.name for info in wc.schemes() if info.name != NEEDS_TEACHER]
+
+
+def heads_of(layer: AttentionLayer, *roles: str) -> list[Tensor]:
+    return [head.double() for role, p in layer.projections(*roles) for head in p.read()]
+
+
+def assert_semi_orthogonal(head: Tensor) -> None:
+    gram = head.T @ head if head.shape[0] >= head.shape[1] else head @ head.T
+    assert (gram - torch.eye(gram.shape[0])).abs().max() < 1e-6
+    sigma = np.linalg.svd(head.numpy(), compute_uv=False)
+    assert sigma[0] / sigma[-1] == pytest.approx(1, abs=1e-5)
+
+
+def assert_std(weights: list[Tensor], std: float, kurtosis: float = 3.0) -> None:
+    """Pooled over the layer: root mean square within five standard errors."""
+    values = torch.cat([w.double().flatten() for w in weights])
+    error = std * math.sqrt((kurtosis - 1) / (4 * len(values)))
+    assert abs(float(values.square().mean().sqrt()) - std) < SIGMAS * error + 1e-6 * std
+
+
+def whole(layer: AttentionLayer, role: str) -> Tensor:
+    """The projection in the model's own forward direction: x @ whole(...) for Q, K, V; heads @ whole(...) for O."""
+    matrix = getattr(layer, role).read().double().transpose(0, 1).flatten(1)
+    return matrix.T if role == "output" else matrix
+
+
+def check_conditioned(layers: AttentionLayers) -> None:
+    for layer in layers:
+        query_key = heads_of(layer, "query", "key")
+        for head in query_key:
+            assert_semi_orthogonal(head)
+        for i, a in enumerate(query_key):
+            assert all(not torch.allclose(a, b) for b in query_key[i + 1 :] if a.shape == b.shape)
+        for head in heads_of(layer, "value"):
+            assert torch.equal(head, torch.eye(*head.shape, dtype=torch.float64))
+
+
+def check_orthogonal(layers: AttentionLayers) -> None:
+    for layer in layers:
+        for head in heads_of(layer):
+            assert_semi_orthogonal(head)
+
+
+def check_mimetic(layers: AttentionLayers) -> None:
+    for layer in layers:
+        draw = Draw(0, layer.name)
+        d, size = layer.head_dim, layer.width
+        eye = np.eye(size)
+        z = draw.uniform("value", 1, size, size, first=-1)[0].double().numpy() * math.sqrt(3 / size)
+        product = (whole(layer, "value") @ whole(layer, "output")).numpy()
+        assert np.abs(product - (0.4 * z - 0.4 * eye)).max() < 1e-5
+        queries, keys = layer.query.read().double().numpy(), layer.key.read().double().numpy()
+        for head in range(layer.num_heads):
+            z = draw.uniform("query", 1, size, size, first=head)[0].double().numpy() * math.sqrt(3 / size)
+            u, s, vt = np.linalg.svd(0.7 * z + 0.7 * eye)
+            best = (u[:, :d] * s[:d]) @ vt[:d]
+            assert np.abs(queries[head] @ keys[head].T - best).max() < 1e-5
+
+
+def check_dct(layers: AttentionLayers) -> None:
+    for layer in layers:
+        stored = whole(layer, "key").T.numpy()  # as nn.Linear stores it: rows are frequencies
+        expected = scipy.fft.dct(np.eye(layer.key.shape[1]), norm="ortho").T
+        assert np.abs(stored - expected).max() < 1e-6
+        assert np.allclose(stored[0], stored[0, 0])
+
+
+def check_centring(layers: AttentionLayers) -> None:
+    for layer in layers:
+        product = whole(layer, "value") @ whole(layer, "output")
+        assert torch.equal(product, -0.5 * torch.eye(layer.width, dtype=torch.float64))
+        for head in heads_of(layer, "query", "key"):
+            assert_semi_orthogonal(head)
+
+
+def check_impulse(layers: AttentionLayers) -> None:
+    for layer in layers:
+        for head in heads_of(layer, "query", "key"):
+            assert float(head.norm()) == pytest.approx(7, rel=1e-6)
+
+
+def gaussian(std: Callable[[AttentionLayer, str], float], kurtosis: float = 3.0) -> Callable[[AttentionLayers], None]:
+    def check(layers: AttentionLayers) -> None:
+        for layer in layers:
+            for role, projection in layer.projections():
+                assert_std([projection.read()], std(layer, role), kurtosis)
+
+    return check
+
+
+def fan_std(layer: AttentionLayer, role: str) -> float:
+    heads, width, d = getattr(layer, role).shape
+    return math.sqrt(2 / (width + heads * d))
+
+
+def kaiming_std(layer: AttentionLayer, role: str) -> float:
+    heads, width, d = getattr(layer, role).shape
+    return math.sqrt(2 / (heads * d if role == "output" else width))
+
+
+def matched_std(layer: AttentionLayer, role: str) -> float:
+    _, width, d = getattr(layer, role).shape
+    return math.sqrt(1 / max(width, d))
+
+
+def check_scale_matched(layers: AttentionLayers) -> None:
+    for layer in layers:
+        for role, projection in layer.projections("query", "key", "value"):
+            assert_std([projection.read()], matched_std(layer, role))
+
+
+def check_critical(layers: AttentionLayers) -> None:
+    """The logits of unit-variance tokens have std β √ln T."""
+    generator = torch.Generator().manual_seed(0)
+    for layer in layers:
+        query, key = layer.query.read().double(), layer.key.read().double()
+        assert_std([query], float(query.square().mean().sqrt()))
+        variance = float((query.square().mean() * key.square().mean()).sqrt())
+        width = math.sqrt(query.shape[1] * key.shape[1])
+        predicted = layer.scale * math.sqrt(layer.head_dim) * width * variance
+        count = query.numel() + key.numel()
+        assert predicted == pytest.approx(0.5 * math.sqrt(math.log(197)), rel=SIGMAS / math.sqrt(count))
+    del generator
+
+
+def check_depth_scaled(layers: AttentionLayers) -> None:
+    gaussian(lambda layer, role: fan_std(layer, role) / math.sqrt(layer.block.index + 1), 1.8)(layers)
+    for block in layers.blocks:
+        for matrix in (*block.mlp_in, *block.mlp_out):
+            _, a, b = matrix.shape
+            assert_std([matrix.read()], math.sqrt(2 / (a + b)) / math.sqrt(block.index + 1), 1.8)
+
+
+def check_gpt2(layers: AttentionLayers) -> None:
+    gaussian(lambda layer, role: 0.02 / (math.sqrt(2 * layer.block.depth) if role == "output" else 1))(layers)
+    for block in layers.blocks:
+        for matrix in block.mlp_in:
+            assert_std([matrix.read()], 0.02)
+        for matrix in block.mlp_out:
+            assert_std([matrix.read()], 0.02 / math.sqrt(2 * block.depth))
+
+
+def check_small(layers: AttentionLayers) -> None:
+    gaussian(lambda layer, role: math.sqrt(2 / (5 * getattr(layer, role).shape[1])))(layers)
+    for layer in layers:
+        for _, projection in layer.projections():
+            bias = projection.read_bias()
+            assert bias is None or not bias.any()
+
+
+def check_tfixup(layers: AttentionLayers) -> None:
+    def std(layer: AttentionLayer, role: str) -> float:
+        depth = layer.block.depth
+        factor = (9 * depth) ** -0.25 if layer.block.stack == "decoder" else 0.67 * depth**-0.25
+        return fan_std(layer, role) * (1 if role in ("query", "key") else factor)
+
+    gaussian(std, 1.8)(layers)
+
+
+def check_deepnorm(layers: AttentionLayers) -> None:
+    depths = {block.stack: block.depth for block in layers.blocks}
+
+    def std(layer: AttentionLayer, role: str) -> float:
+        if set(depths) == {"encoder", "decoder"}:
+            n, m = depths["encoder"], depths["decoder"]
+            if layer.block.stack == "encoder":
+                alpha, beta = 0.81 * (n**4 * m) ** (1 / 16), 0.87 * (n**4 * m) ** (-1 / 16)
+            else:
+                alpha, beta = (3 * m) ** 0.25, (12 * m) ** -0.25
+        else:
+            depth = layer.block.depth
+            alpha, beta = (2 * depth) ** 0.25, (8 * depth) ** -0.25
+        gain = {"query": 1, "key": 1, "value": beta, "output": beta / alpha}[role]
+        return fan_std(layer, role) * gain
+
+    gaussian(std)(layers)
+
+
+def check_admin(layers: AttentionLayers) -> None:
+    def std(layer: AttentionLayer, role: str) -> float:
+        n = layer.block.depth * (3 if layer.block.stack == "decoder" else 2)
+        omega = math.sqrt((n + 1) / math.log(n + 1) - 1)
+        return fan_std(layer, role) / (omega if role == "output" else 1)
+
+    gaussian(std, 1.8)(layers)
+
+
+ORACLES: dict[str, Callable[[AttentionLayers], None]] = {
+    "admin": check_admin,
+    "centring": check_centring,
+    "conditioned": check_conditioned,
+    "critical": check_critical,
+    "dct": check_dct,
+    "deepnorm": check_deepnorm,
+    "depth_scaled": check_depth_scaled,
+    "gpt2_residual": check_gpt2,
+    "impulse": check_impulse,
+    "kaiming": gaussian(kaiming_std),
+    "keep": lambda layers: None,
+    "mimetic": check_mimetic,
+    "normal": gaussian(lambda layer, role: 0.02),
+    "orthogonal": check_orthogonal,
+    "scale_matched": check_scale_matched,
+    "small_init": check_small,
+    "tfixup": check_tfixup,
+    "trunc_normal": gaussian(lambda layer, role: 0.02),
+    "xavier": gaussian(fan_std, 1.8),
+}
+
+
+def test_every_scheme_has_an_oracle() -> None:
+    assert set(ORACLES) == set(SCHEMES)
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_every_scheme(name: str) -> None:
+    model = CASES[name].model()
+    original = {key: value.clone() for key, value in model.state_dict().items()}
+    for scheme in SCHEMES:
+        options = OPTIONS.get(scheme, {})
+        before = state(model)
+        applied = wc.init_(model, scheme, seed=0, on_inapplicable="skip", **options)
+        assert all(reason for _, reason in applied.skipped)
+        ORACLES[scheme](applied.layers)
+        if applied.layers:
+            audit = wc.audit(model, scheme, on_inapplicable="skip", **options)
+            assert audit.passed, f"{scheme}\n{audit}"
+        assert_rest_untouched(model, before, applied)
+        model.load_state_dict(original)
+
+
+def assert_rest_untouched(model: nn.Module, before: dict[str, Tensor], applied: wc.Plan) -> None:
+    """Outside the planned slots every bit is the same."""
+    zeroed = {entry.projection.bias for entry in applied.entries if entry.projection.bias}
+    written: dict[str, list[wc.Entry]] = {}
+    for entry in applied.entries:
+        written.setdefault(entry.projection.weight.path, []).append(entry)
+    for path, value in state(model).items():
+        if path in written:
+            old = before[path].clone()
+            for entry in written[path]:  # what was planned may differ, so copy it over the old before comparing
+                entry.projection.weight.layout.write_(old, entry.projection.read())
+            assert same_bits(old, value), path
+        elif path not in zeroed:
+            assert same_bits(before[path], value), path
+
+
+@pytest.mark.parametrize("name", ["timm-vit", "hf-gpt2", "hf-llama", "torch-mha"])
+def test_seeds(name: str) -> None:
+    case = CASES[name]
+    layers = wc.attention_layers(case.model())
+    first, last = layers[0].name, layers[-1].name
+
+    def query(seed: int, pattern: str | None = None) -> Tensor:
+        model = case.model()
+        wc.init_(model, "conditioned", seed=seed, layers=pattern)
+        return wc.attention_layers(model)[-1].query.read()
+
+    assert same_bits(query(3), query(3))
+    assert same_bits(query(3), query(3, last))  # a subset of the layers draws the same numbers
+    assert not torch.equal(query(3), query(4))
+    if first != last:
+        assert not torch.equal(query(3), query(3, first))
+
+
+def test_global_generator_is_not_touched() -> None:
+    model = CASES["torch-encoder"].model()
+    before = torch.random.get_rng_state()
+    wc.init_(model, "mimetic", seed=0)
+    wc.init_(model, "trunc_normal", generator=torch.Generator().manual_seed(5))
+    assert torch.equal(before, torch.random.get_rng_state())
+
+
+def test_generator_is_used_and_moved() -> None:
+    generator = torch.Generator().manual_seed(5)
+    model = CASES["torch-encoder"].model()
+    weights = []
+    for _ in range(2):
+        wc.init_(model, "normal", generator=generator)
+        weights.append(wc.attention_layers(model)[0].query.read())
+    assert not torch.equal(*weights)
+
+
+def test_impulse_attends_its_neighbour_in_the_model() -> None:
+    """In the real module's replay on LN(positions), the argmax of each head's attention is its neighbour."""
+    timm = pytest.importorskip("timm")
+    model = timm.create_model("vit_tiny_patch16_224", depth=1, img_size=32, patch_size=8, embed_dim=144, num_heads=9)
+    wc.init_(model, "impulse", seed=0)
+    layer = wc.attention_layers(model)[0]
+    tokens = nn.functional.layer_norm(model.pos_embed[0, 1:].detach().double(), (144,))
+    offsets = [(0, 0), (-1, 0), (0, 1), (0, -1), (1, 0), (-1, -1), (-1, 1), (1, -1), (1, 1)]
+    for head, (down, right) in enumerate(offsets):
+        query, key = layer.query.read()[head].double(), layer.key.read()[head].double()
+        attended = (tokens @ query @ key.T @ tokens.T).argmax(1)
+        for row in range(16):
+            r, c = row // 4 + down, row % 4 + right
+            if 0 <= r < 4 and 0 <= c < 4:
+                assert int(attended[row]) == r * 4 + c
+
+
+@pytest.mark.parametrize(("heads", "literal"), [(1, False), (4, False), (12, False), (1, True)])
+def test_critical_logit_scale(heads: int, literal: bool) -> None:
+    """Measured on random unit tokens: β √ln T within 5 %."""
+    model = nn.MultiheadAttention(96, heads)
+    wc.init_(model, "critical", tokens=512, beta=0.7, literal=literal, seed=0)
+    layer = wc.attention_layers(model)[0]
+    x = torch.randn(512, 96, generator=torch.Generator().manual_seed(0)).double()
+    query, key = (torch.einsum("nx,hxd->hnd", x, p.read().double()) for p in (layer.query, layer.key))
+    logits = query @ key.mT * layer.scale
+    assert float(logits.std()) == pytest.approx(0.7 * math.sqrt(math.log(512)), rel=0.05)
+
+
+def test_composition_per_role() -> None:
+    model = CASES["timm-vit"].model()
+    applied = wc.init_(model, {"qk": "conditioned", "vo": ("mimetic", {"vo_alpha": 0.3})}, seed=0)
+    layer = applied.layers[0]
+    for head in heads_of(layer, "query", "key"):
+        assert_semi_orthogonal(head)
+    size = layer.width
+    z = Draw(0, layer.name).uniform("value", 1, size, size, first=-1)[0].double() * math.sqrt(3 / size)
+    target = 0.3 * z - 0.4 * torch.eye(size)
+    assert (whole(layer, "value") @ whole(layer, "output") - target).abs().max() < 1e-5
+
+
+def test_function_as_scheme() -> None:
+    model = CASES["hf-llama"].model()
+    before = state(model)
+    applied = wc.init_(model, lambda layer, draw: {"key": draw.normal("key", *layer.key.shape)}, seed=1)
+    for layer in applied.layers:
+        assert torch.equal(layer.key.read(), Draw(1, layer.name).normal("key", *layer.key.shape))
+        assert same_bits(layer.query.read(), layer.query.weight.layout.read(before[layer.query.weight.path]))
+
+
+def test_neutral_is_identical() -> None:
+    model = CASES["timm-vit"].model()
+    before = state(model)
+    wc.init_(model, "keep")
+    wc.init_(model, "conditioned", layers=[])
+    assert all(same_bits(value, before[name]) for name, value in state(model).items())
+
+
+def test_undo() -> None:
+    model = CASES["timm-vit"].model()
+    before = state(model)
+    wc.init_(model, "small_init").undo_()
+    assert all(same_bits(value, before[name]) for name, value in state(model).items())
