@@ -74,12 +74,16 @@ def find_blocks(root: nn.Module, layers: list[AttentionLayer]) -> list[Block | N
         members = names.setdefault(stacks[name], [])
         if name not in members:
             members.append(name)
-    return [None if f is None else _number(modules, *f, stacks[f[0]], names[stacks[f[0]]]) for f in found]
+    return [None if f is None else _number(modules[f[0]], *f, stacks[f[0]], names) for f in found]
 
 
-def _number(modules: dict[str, nn.Module], name: str, parts: _Parts, stack: str, members: list[str]) -> Block:
-    position = norm_position(modules[name], parts.norms)
-    return Block(name, members.index(name), len(members), stack, **vars(parts), norm_position=position)
+def _number(module: nn.Module, name: str, parts: _Parts, stack: str, names: dict[str, list[str]]) -> Block:
+    """A block with its place in its stack; `names` lists the blocks of each stack."""
+    depth = len(names[stack])
+    other = sum(map(len, names.values())) - depth
+    position = norm_position(module, parts.norms)
+    index = names[stack].index(name)
+    return Block(name, index, depth, stack, **vars(parts), other_depth=other, norm_position=position)
 
 
 def norm_position(block: nn.Module, norms: tuple[str, ...]) -> str:

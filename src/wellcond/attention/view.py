@@ -170,6 +170,7 @@ class Block:
         name: canonical path of the block's module.
         index: depth of the block in its stack, from 0.
         depth: number of blocks in the stack.
+        other_depth: number of blocks in the other stack of an encoder–decoder, else 0.
         stack: `"encoder"` or `"decoder"` where the model has cross-attention, else `""`.
         mlp_in: the MLP's matrices that read the stream (one, or two for a gated MLP), as one-head projections.
         mlp_out: the MLP's matrices that write to the stream.
@@ -186,6 +187,7 @@ class Block:
     mlp_out: tuple[Projection, ...]
     norms: tuple[str, ...]
     layer_scale: tuple[str, ...]
+    other_depth: int = 0
     norm_position: str = ""
 
 

@@ -3,7 +3,7 @@
 import importlib
 import pkgutil
 
-_HELPERS = {"base", "laws", "compose", "positions", "teacher"}
+_HELPERS = {"base", "laws", "compose", "depth", "positions", "post_norm", "teacher"}
 
 for _module in pkgutil.iter_modules(__path__):
     if _module.name not in _HELPERS:

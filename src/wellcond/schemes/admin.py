@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Literal
 
-from wellcond.attention.find import AttentionLayers
-from wellcond.attention.view import AttentionLayer, Block, Projection
-from wellcond.schemes.base import Laws, Scheme, Target, mlp_targets, outside_block, register
-from wellcond.schemes.deepnorm import not_post_norm
+from wellcond.attention.view import Block, Projection
+from wellcond.schemes.base import register
+from wellcond.schemes.depth import writes_to_stream
 from wellcond.schemes.laws import Law
+from wellcond.schemes.post_norm import PostNormScheme
 from wellcond.schemes.xavier import xavier
 
 
@@ -21,7 +19,7 @@ from wellcond.schemes.xavier import xavier
     published="ω from a profiling pass, or data-free: ω = √((n+1)/ln(n+1) − 1) with n = 2L residual branches",
 )
 @dataclass(frozen=True)
-class Admin(Scheme):
+class Admin(PostNormScheme):
     r"""Post-norm LN(ω x + f(x)) with Xavier-uniform weights and the data-free ω; biases zero.
 
     ω is folded into the matrices that write to the residual stream, as $LN(\omega x + f) = LN(x + f/\omega)$.
@@ -31,31 +29,13 @@ class Admin(Scheme):
         post_norm: say so for a class whose norm position is not known.
     """
 
-    residual: Literal["fold", "slot"] = "fold"
-    post_norm: bool | None = None
+    def skip(self, block: Block) -> float:
+        """ω; a decoder block has three branches: self-attention, cross-attention and MLP."""
+        return omega((3 if block.stack == "decoder" else 2) * block.depth)
 
-    def applies(self, layer: AttentionLayer) -> str | None:
-        """Needs a post-norm block."""
-        return outside_block(layer) or not_post_norm(layer, self.post_norm)
-
-    def laws(self, layer: AttentionLayer) -> Laws:
-        """Gain 1, and 1/ω for O."""
-        assert layer.block is not None
-        return {(role,): self._law(layer.block, role, p) for role, p in layer.projections()}
-
-    def beyond(self, layers: AttentionLayers) -> Iterator[Target]:
-        """Gain 1, and 1/ω for the second MLP matrix."""
-        return mlp_targets(layers, self._law)
-
-    def zeroed(self) -> frozenset[str]:
-        """All biases."""
-        return frozenset(["query", "key", "value", "output", "mlp"])
-
-    def _law(self, block: Block, role: str, projection: Projection) -> Law:
-        writes = role in ("output", "mlp_out") and self.residual == "fold"
-        # A decoder block has three branches: self-attention, cross-attention and MLP.
-        branches = (3 if block.stack == "decoder" else 2) * block.depth
-        return xavier(role, projection, 1 / omega(branches) if writes else 1.0)
+    def law(self, block: Block, role: str, projection: Projection) -> Law:
+        """Gain 1, and 1/ω for what writes to the stream."""
+        return xavier(role, projection, 1 / self.fold(block) if writes_to_stream(role) else 1.0)
 
 
 def omega(branches: int) -> float:

@@ -12,8 +12,8 @@ from typing import Any, ClassVar, TypeVar
 
 from torch import Tensor
 
-from wellcond.attention.find import AttentionLayers
-from wellcond.attention.view import AttentionLayer, Block, Projection
+from wellcond.attention.find import AttentionLayers, attention_layers
+from wellcond.attention.view import AttentionLayer, Projection
 from wellcond.draw import Draw
 from wellcond.errors import SchemeError
 from wellcond.schemes.laws import Law
@@ -96,17 +96,10 @@ def shapes(layer: AttentionLayer, roles: tuple[str, ...]) -> tuple[tuple[int, in
     return tuple(projection.shape for _, projection in layer.projections(*roles))
 
 
-def mlp_targets(layers: AttentionLayers, law: Callable[[Block, str, Projection], Law]) -> Iterator[Target]:
-    """Yield the MLP matrices of every block, each with the law `law(block, "mlp_in" or "mlp_out", matrix)`."""
-    for block in layers.blocks:
-        for kind, matrices in (("mlp_in", block.mlp_in), ("mlp_out", block.mlp_out)):
-            for index, matrix in enumerate(matrices):
-                yield Target(block.name, f"{kind}.{index}", matrix, law(block, kind, matrix))
-
-
-def outside_block(layer: AttentionLayer) -> str | None:
-    """Say that a layer has no residual block with an MLP, or None."""
-    return None if layer.block is not None else "not inside a residual block with an MLP, so it has no depth"
+def is_whole(layers: AttentionLayers) -> bool:
+    """Whether these are all layers of their model, rather than some a filter picked."""
+    root = layers[0].root
+    return root is not None and len(attention_layers(root)) == len(layers)
 
 
 def missing(layer: AttentionLayer, *roles: str) -> str | None:

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Literal
 
-from wellcond.attention.find import AttentionLayers
-from wellcond.attention.view import AttentionLayer, Block, Projection
+from wellcond.attention.view import Block, Projection
 from wellcond.errors import SchemeError
-from wellcond.schemes.base import Laws, Scheme, Target, fans, mlp_targets, outside_block, register
+from wellcond.schemes.base import fans, register
+from wellcond.schemes.depth import BlockScheme
 from wellcond.schemes.laws import Law, Uniform
 
 
@@ -20,7 +19,7 @@ from wellcond.schemes.laws import Law, Uniform
     published="α = 1; the released code passes α/√l as a variance scale, so its std falls as l^(−1/4)",
 )
 @dataclass(frozen=True)
-class DepthScaled(Scheme):
+class DepthScaled(BlockScheme):
     r"""All matrices of layer l (from 1) uniform on ±γα/√l.
 
     $\gamma = \sqrt{6/(fan_{in} + fan_{out})}$ is Xavier's bound.
@@ -38,20 +37,8 @@ class DepthScaled(Scheme):
         if self.alpha <= 0:
             raise SchemeError(f"'depth_scaled' takes a positive alpha, got {self.alpha}")
 
-    def applies(self, layer: AttentionLayer) -> str | None:
-        """Needs a depth."""
-        return outside_block(layer)
-
-    def laws(self, layer: AttentionLayer) -> Laws:
-        """One law per role, by fans and depth."""
-        assert layer.block is not None
-        return {(role,): self._law(layer.block, role, p) for role, p in layer.projections()}
-
-    def beyond(self, layers: AttentionLayers) -> Iterator[Target]:
-        """The MLP likewise."""
-        return mlp_targets(layers, self._law)
-
-    def _law(self, block: Block, role: str, projection: Projection) -> Law:
+    def law(self, block: Block, role: str, projection: Projection) -> Law:
+        """By fans and depth."""
         depth = block.index + 1
         factor = self.alpha / math.sqrt(depth)
         scale = factor if self.variant == "paper" else math.sqrt(factor)

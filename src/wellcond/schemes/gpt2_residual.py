@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Literal
 
-from wellcond.attention.find import AttentionLayers
-from wellcond.attention.view import AttentionLayer, Block, Projection
+from wellcond.attention.view import Block, Projection
 from wellcond.errors import SchemeError
-from wellcond.schemes.base import Laws, Scheme, Target, mlp_targets, outside_block, register
+from wellcond.schemes.base import register
+from wellcond.schemes.depth import BlockScheme, writes_to_stream
 from wellcond.schemes.laws import Law, Normal
 
 
@@ -20,7 +19,7 @@ from wellcond.schemes.laws import Law, Normal
     published="std 0.02; attention and MLP outputs 0.02/√(2L)",
 )
 @dataclass(frozen=True)
-class GPT2Residual(Scheme):
+class GPT2Residual(BlockScheme):
     r"""N(0, std²) everywhere, and std ÷ √(2L) for the matrices that write to the residual stream.
 
     Args:
@@ -37,21 +36,9 @@ class GPT2Residual(Scheme):
         if self.std <= 0:
             raise SchemeError(f"'gpt2_residual' takes a positive std, got {self.std}")
 
-    def applies(self, layer: AttentionLayer) -> str | None:
-        """Needs a depth."""
-        return outside_block(layer)
-
-    def laws(self, layer: AttentionLayer) -> Laws:
-        """The output is scaled, the rest is not."""
-        assert layer.block is not None
-        return {(role,): self._law(layer.block, role, p) for role, p in layer.projections()}
-
-    def beyond(self, layers: AttentionLayers) -> Iterator[Target]:
-        """The MLP likewise."""
-        return mlp_targets(layers, self._law)
-
-    def _law(self, block: Block, role: str, projection: Projection) -> Law:
-        if role not in ("output", "mlp_out"):
+    def law(self, block: Block, role: str, projection: Projection) -> Law:
+        """What writes to the stream is scaled, the rest is not."""
+        if not writes_to_stream(role):
             return Normal(self.std)
         depth = block.depth if self.depth == "total" else block.index + 1
         return Normal(self.std / math.sqrt(2 * depth), f"residual output, ÷ √{2 * depth}")

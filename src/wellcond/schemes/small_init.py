@@ -8,7 +8,8 @@ from dataclasses import dataclass
 
 from wellcond.attention.find import AttentionLayers
 from wellcond.attention.view import AttentionLayer
-from wellcond.schemes.base import Laws, Scheme, Target, fans, mlp_targets, register
+from wellcond.schemes.base import Laws, Scheme, Target, fans, register
+from wellcond.schemes.depth import ALL, mlp_targets
 from wellcond.schemes.laws import Normal
 
 
@@ -31,4 +32,4 @@ class SmallInit(Scheme):
 
     def zeroed(self) -> frozenset[str]:
         """All biases."""
-        return frozenset(["query", "key", "value", "output", "mlp"])
+        return ALL

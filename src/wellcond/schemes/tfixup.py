@@ -6,14 +6,16 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Literal
 
-from torch import nn
+from torch import Tensor, nn
 
 from wellcond.attention.find import AttentionLayers
 from wellcond.attention.layouts import contiguous
 from wellcond.attention.paths import join, walk
-from wellcond.attention.view import AttentionLayer, Block, Projection, Slot
-from wellcond.schemes.base import Laws, Scheme, Target, mlp_targets, outside_block, register
-from wellcond.schemes.laws import Law, Normal
+from wellcond.attention.view import Block, Projection, Slot
+from wellcond.draw import Draw
+from wellcond.schemes.base import Target, is_whole, register
+from wellcond.schemes.depth import ALL, BlockScheme
+from wellcond.schemes.laws import Check, Law, Normal, Shape
 from wellcond.schemes.xavier import xavier
 
 
@@ -23,7 +25,7 @@ from wellcond.schemes.xavier import xavier
     published="no LayerNorm, no warm-up; encoder ×0.67 N^−¼, decoder and embeddings ×(9N)^−¼",
 )
 @dataclass(frozen=True)
-class TFixup(Scheme):
+class TFixup(BlockScheme):
     r"""Xavier-uniform; V, O and the MLP scaled by 0.67 N^−¼ (encoder) or (9N)^−¼ (decoder); biases zero.
 
     Token embeddings are $N(0, 1/D)$ times $(9N)^{-1/4}$. The method is meant for blocks whose LayerNorms were removed.
@@ -36,27 +38,19 @@ class TFixup(Scheme):
     stack: Literal["encoder", "decoder"] = "encoder"
     embeddings: bool = True
 
-    def applies(self, layer: AttentionLayer) -> str | None:
-        """Needs a depth."""
-        return outside_block(layer)
-
-    def laws(self, layer: AttentionLayer) -> Laws:
-        """Q and K unscaled, V and O scaled."""
-        assert layer.block is not None
-        return {(role,): self._law(layer.block, role, p) for role, p in layer.projections()}
+    def law(self, block: Block, role: str, projection: Projection) -> Law:
+        """Q and K unscaled, the rest scaled."""
+        return xavier(role, projection, 1.0 if role in ("query", "key") else self._factor(block))
 
     def beyond(self, layers: AttentionLayers) -> Iterator[Target]:
-        """The MLP scaled, and the embeddings."""
-        yield from mlp_targets(layers, self._law)
-        if self.embeddings and layers:
+        """The MLP, and the embeddings unless only some layers were chosen."""
+        yield from super().beyond(layers)
+        if self.embeddings and layers and is_whole(layers):
             yield from self._embeddings(layers)
 
     def zeroed(self) -> frozenset[str]:
         """All biases."""
-        return frozenset(["query", "key", "value", "output", "mlp"])
-
-    def _law(self, block: Block, role: str, projection: Projection) -> Law:
-        return xavier(role, projection, 1.0 if role in ("query", "key") else self._factor(block))
+        return ALL
 
     def _factor(self, block: Block) -> float:
         decoder = (block.stack or self.stack) == "decoder"
@@ -72,6 +66,26 @@ class TFixup(Scheme):
                 continue
             if any(word in name for word in ("pos", "type", "wpe")):
                 continue
-            rows, width = module.weight.shape
+            width = module.embedding_dim
             projection = Projection(Slot(join(path, "weight"), contiguous(1, width, axis=1)), root=root)
-            yield Target(path, "embedding", projection, Normal(width**-0.5 * (9 * depth) ** -0.25, f"{rows} tokens"))
+            law = TokenTable(width**-0.5 * (9 * depth) ** -0.25, padding=module.padding_idx)
+            yield Target(path, "embedding", projection, law)
+
+
+@dataclass(frozen=True)
+class TokenTable(Normal):
+    """Gaussian rows but for the padding token's, which is zero."""
+
+    padding: int | None = None
+
+    def draw(self, draw: Draw, role: str, shape: Shape) -> Tensor:
+        """Draw all rows, then clear the padding token's."""
+        table = super().draw(draw, role, shape)
+        if self.padding is not None:
+            table[:, self.padding] = 0
+        return table
+
+    def check(self, weight: Tensor, eps: float) -> Iterator[Check]:
+        """The moments of the other rows."""
+        rows = [row for row in range(weight.shape[1]) if row != self.padding]
+        yield from super().check(weight[:, rows], eps)

@@ -16,7 +16,7 @@ from wellcond.attention.paths import join, walk
 from wellcond.attention.storage import FLOATS, full
 from wellcond.draw import Draw
 from wellcond.errors import CheckpointError, NoAttentionError, SchemeError
-from wellcond.schemes.base import Scheme, register
+from wellcond.schemes.base import Scheme, is_whole, register
 from wellcond.schemes.teacher import read_teacher
 
 Method = Literal["uniform", "consecutive", "random"]
@@ -57,7 +57,7 @@ class WeightSelection(Scheme):
         assert root is not None
         teacher = read_teacher(self.teacher)
         names = _layer_map(layers, teacher) if self.depth == "uniform" else {}
-        picked, inside = _Selection(self.method, seed), _region(root, layers)
+        picked, inside = _Selection(self.method, seed), _region(layers)
         parts = _fused_parts(layers, self.teacher) if self.blockwise else {}
         for path, parameter in _parameters(root):
             if HEAD.search(path) or not inside(path):
@@ -77,9 +77,9 @@ class WeightSelection(Scheme):
             yield path, _select(path, value, tuple(parameter.shape), parts.get(path), picked)
 
 
-def _region(root: nn.Module, layers: AttentionLayers) -> Callable[[str], bool]:
+def _region(layers: AttentionLayers) -> Callable[[str], bool]:
     """Which parameters are meant: all, or those of the chosen layers' blocks."""
-    if len(layers) == len(attention_layers(root)):
+    if is_whole(layers):
         return lambda path: True
     places = tuple((layer.block.name if layer.block else layer.name) + "." for layer in layers)
     return lambda path: path.startswith(places)
