@@ -8,6 +8,7 @@ Prints tables and writes `benchmarks/results/init.json` with the machine. Parts 
 from __future__ import annotations
 
 import argparse
+import itertools
 import json
 import math
 import resource
@@ -21,7 +22,6 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-import numpy
 import timm
 import torch
 
@@ -35,7 +35,10 @@ ROOT = Path(__file__).parents[1]
 RESULTS = ROOT / "benchmarks" / "results" / "init.json"
 MODEL = "vit_base_patch16_224"
 GPT2 = {"n_layer": 32, "n_embd": 2048, "n_head": 32}
-BARS = {"conditioned ÷ naive SVD": 0.65, "conditioned ÷ drawing": 6.0, "peak memory, GB": 3.0}
+AGAINST = "conditioned ÷ "
+MEMORY = "peak memory, GB"
+BARS = {f"{AGAINST}naive SVD": 0.65, f"{AGAINST}drawing": 6.0, MEMORY: 3.0}
+SPEED_BARS = [bar for bar in BARS if bar.startswith(AGAINST)]
 Record = dict[str, Any]
 
 
@@ -63,7 +66,7 @@ def interleaved(contestants: dict[str, Callable[[], object]], repeats: int) -> d
 
 
 def speed(repeats: int) -> Record:
-    """`conditioned` on ViT-B, the paper's SVD procedure for the same heads, and the keyed drawing alone."""
+    """`conditioned` on ViT-B, the paper's SVD procedure for the same weights, and the keyed drawing alone."""
     model = timm.create_model(MODEL)
     layers = wc.attention_layers(model)
     heads = [(layer.name, role, p) for layer in layers for role, p in layer.projections("query", "key")]
@@ -81,6 +84,11 @@ def speed(repeats: int) -> Record:
                 u, _, vh = torch.linalg.svd(normal, full_matrices=False)
                 start = first + head * d
                 projection.parameter()[start : start + d] = (u @ vh).T
+        for layer in layers:
+            count, width, d = layer.value.shape
+            first = layer.value.weight.layout.starts[0]
+            for start in range(first, first + count * d, d):
+                layer.value.parameter()[start : start + d] = torch.eye(d, width)
 
     def drawing() -> None:
         for name, role, projection in heads:
@@ -88,25 +96,29 @@ def speed(repeats: int) -> Record:
 
     record: Record = {"model": MODEL, "heads": sum(p.heads for _, _, p in heads), "repeats": repeats, "threads": {}}
     rows = []
+    contestants = {"conditioned": conditioned, "naive SVD": naive_svd, "drawing": drawing}
     for count in (1, 2):
-        contestants = {"conditioned": conditioned, "naive SVD": naive_svd, "drawing": drawing}
         with threads(count):
             seconds = interleaved(contestants, repeats)
-        ratios = {f"conditioned ÷ {name}": seconds["conditioned"] / seconds[name] for name in ("naive SVD", "drawing")}
+        ratios = {bar: seconds["conditioned"] / seconds[bar.removeprefix(AGAINST)] for bar in SPEED_BARS}
         record["threads"][str(count)] = {"seconds": seconds, "ratios": ratios}
         times = [f"{value:.3f} s" for value in seconds.values()]
         rows.append([str(count), *times, *(f"{ratio:.2f}" for ratio in ratios.values())])
-    header = ["threads", "conditioned", "naive SVD", "drawing", *BARS][:6]
-    rows.append(["bar (one thread)", "", "", "", "0.65", "6.00"])
+    header = ["threads", *contestants, *SPEED_BARS]
+    rows.append(["bar (one thread)", *("" for _ in contestants), *(f"{BARS[bar]:.2f}" for bar in SPEED_BARS)])
     print(f"\n{MODEL}: query and key of {len(layers)} layers, {record['heads']} heads, median of {repeats}")
     print(table(header, rows))
     one = record["threads"]["1"]["ratios"]
-    record["passed"] = all(one[name] <= BARS[name] for name in one)
+    record["passed"] = all(one[bar] <= BARS[bar] for bar in SPEED_BARS)
     return record
 
 
 def growth(repeats: int) -> Record:
-    """Milliseconds per head, drawing included, as D and d grow; the exponent is the slope between logarithms."""
+    """Milliseconds per head, drawing included, at doubling D and d, each also as a multiple of the size before.
+
+    No exponent is fitted: the arithmetic of `conditioned` changes with the shape (see `orthonormal_rows`), and one
+    slope across that change would describe neither side.
+    """
     record: Record = {"threads": 1, "repeats": repeats}
     sweeps = {
         "D": [(width, 64) for width in (256, 512, 1024, 2048)],
@@ -115,12 +127,14 @@ def growth(repeats: int) -> Record:
     for axis, sizes in sweeps.items():
         points = [_per_head(width, d, repeats) for width, d in sizes]
         names = [name for name in points[0] if name not in ("D", "d")]
-        logs = numpy.log([point[axis] for point in points])
-        exponents = {n: float(numpy.polyfit(logs, numpy.log([p[n] for p in points]), 1)[0]) for n in names}
-        record[axis] = {"points": points, "exponents": exponents}
-        rows = [[str(p["D"]), str(p["d"]), *(f"{p[name]:.2f}" for name in names)] for p in points]
-        rows.append(["exponent", "", *(f"{exponents[name]:.2f}" for name in names)])
-        print(f"\ngrowth with {axis}, milliseconds per head, one thread")
+        pairs = list(itertools.pairwise(points))
+        doubling = {name: [after[name] / before[name] for before, after in pairs] for name in names}
+        record[axis] = {"points": points, "doubling": doubling}
+        rows = [[str(points[0]["D"]), str(points[0]["d"]), *(f"{points[0][name]:.2f}" for name in names)]]
+        for index, (_, p) in enumerate(pairs):
+            cells = [f"{p[name]:.2f} (× {doubling[name][index]:.1f})" for name in names]
+            rows.append([str(p["D"]), str(p["d"]), *cells])
+        print(f"\ngrowth with {axis}, milliseconds per head (× the row above), one thread")
         print(table(["D", "d", *names], rows))
     return record
 
@@ -156,11 +170,11 @@ def files(repeats: int) -> Record:
         record: Record = json.loads(subprocess.run(command, stdout=subprocess.PIPE, text=True, check=True).stdout)
         shards = list(target.glob("*.safetensors"))
         record |= {"shards": len(shards), "disk_gb": sum(f.stat().st_size for f in shards) / 1e9}
-    record["passed"] = record["peak_gb"] < BARS["peak memory, GB"]
+    record["passed"] = record["peak_gb"] < BARS[MEMORY]
     print(f"\nGPT-2 {GPT2}, conditioned, to safetensors shards")
     row = [f"{record['parameters'] / 1e9:.2f} B", f"{record['seconds']:.0f} s", f"{record['disk_gb']:.1f} GB"]
     header = ["parameters", "time", "on disk", "shards", "peak memory", "bar"]
-    print(table(header, [[*row, str(record["shards"]), f"{record['peak_gb']:.2f} GB", "< 3 GB"]]))
+    print(table(header, [[*row, str(record["shards"]), f"{record['peak_gb']:.2f} GB", f"< {BARS[MEMORY]:g} GB"]]))
     return record
 
 

@@ -26,14 +26,14 @@ def test_blocks_are_numbered_and_their_matrices_fit(name: str) -> None:
         width = layer.output.shape[1] if layer.output else layer.width
         for matrix in layer.block.mlp_in:
             linear = resolve(layer.root, matrix.weight.path.removesuffix(".weight"))
-            x = torch.randn(1, 2, width) if not isinstance(linear, nn.Conv2d) else torch.randn(1, width, 2, 2)
-            out = linear(x)
-            assert matrix.width in (out.shape[-1], out.shape[1])
+            convolution = isinstance(linear, nn.Conv2d)
+            out = linear(torch.randn(1, width, 2, 2) if convolution else torch.randn(1, 2, width))
+            assert matrix.width == out.shape[1 if convolution else -1]
             assert matrix.shape[1] == width
         for matrix in layer.block.mlp_out:
             assert matrix.shape[1] == width  # (1, out, in), as an output projection
         for norm in layer.block.norms:
-            assert isinstance(resolve(layer.root, norm), nn.Module)
+            assert "Norm" in type(resolve(layer.root, norm)).__name__
 
 
 @pytest.mark.parametrize(
@@ -43,8 +43,8 @@ def test_blocks_are_numbered_and_their_matrices_fit(name: str) -> None:
         ("torch-encoder", [("", 0, 1, 1, 1, "post")]),
         ("timm-vit", [("", 0, 2, 1, 1, "pre"), ("", 1, 2, 1, 1, "pre")]),
         ("hf-bert", [("", 0, 2, 1, 1, "post"), ("", 1, 2, 1, 1, "post")]),
-        ("hf-llama", [("", 0, 2, 2, 1, "pre"), ("", 1, 2, 2, 1, "pre")]),
-        ("hf-phi3", [("", 0, 2, 1, 1, "pre"), ("", 1, 2, 1, 1, "pre")]),
+        ("hf-llama", [("", 0, 2, 2, 1, ""), ("", 1, 2, 2, 1, "")]),  # the class does not say
+        ("hf-phi3", [("", 0, 2, 1, 1, ""), ("", 1, 2, 1, 1, "")]),
     ],
 )
 def test_known_blocks(name: str, expected: list[tuple[object, ...]]) -> None:

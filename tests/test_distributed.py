@@ -19,14 +19,15 @@ WORKER = """
 import sys, torch, torch.distributed as dist
 from safetensors.torch import save_file
 from torch.distributed.fsdp import fully_shard
+from torch.distributed.tensor import DTensor
 from torch.nn.parallel import DistributedDataParallel
 import wellcond as wc
 from tests.cases import CASES
 
 mode, case, scheme, out = sys.argv[1:]
 dist.init_process_group("gloo")
+model = CASES[case].model()
 torch.manual_seed(dist.get_rank())          # ranks disagree about the global generator, on purpose
-model = CASES[case].build()
 before = torch.random.get_rng_state()
 if mode == "views-first":
     layers = wc.attention_layers(model)
@@ -42,11 +43,9 @@ else:
     model = DistributedDataParallel(model)
     wc.init_(model, scheme, seed=7)
 assert torch.equal(before, torch.random.get_rng_state())
-layers = wc.attention_layers(model)
 whole = {
-    f"{layer.name}/{role}": projection.read().contiguous()
-    for layer in layers
-    for role, projection in layer.projections("query", "key", "value")
+    name.removeprefix("module."): (value.full_tensor() if isinstance(value, DTensor) else value).detach().clone()
+    for name, value in model.named_parameters()
 }
 assert wc.audit(model, scheme).passed
 print(wc.init_(model, scheme, seed=7))      # printing gathers too
@@ -62,6 +61,8 @@ dist.destroy_process_group()
         ("fsdp", "timm-vit", "conditioned"),
         ("views-first", "hf-llama", "conditioned"),
         ("fsdp", "hf-gpt2", "orthogonal"),
+        ("fsdp", "timm-vit", "mimetic"),  # a law of two roles together
+        ("fsdp", "hf-gpt2", "small_init"),  # biases to zero, and the MLP
     ],
 )
 def test_two_processes(mode: str, case: str, scheme: str, tmp_path: Path) -> None:
@@ -83,6 +84,7 @@ def test_two_processes(mode: str, case: str, scheme: str, tmp_path: Path) -> Non
         torch.set_num_threads(threads)
     for rank in (0, 1):
         stored = load_file(tmp_path / f"{rank}.safetensors")
-        for layer in wc.attention_layers(model):
-            for role, projection in layer.projections("query", "key", "value"):
-                assert same_bits(stored[f"{layer.name}/{role}"], projection.read().contiguous()), (rank, layer.name)
+        expected = dict(model.named_parameters())
+        assert stored.keys() == expected.keys()
+        for name, value in expected.items():
+            assert same_bits(stored[name], value.detach()), (rank, name)

@@ -77,6 +77,20 @@ def test_the_api_page_lists_every_public_name() -> None:
     assert sorted(set(wc.__all__) - set(listed)) == []
 
 
+@pytest.mark.parametrize("name", wc.__all__)
+def test_every_public_name_has_an_example(name: str) -> None:
+    """pytest runs the examples of docstrings, see pyproject.toml."""
+    assert ">>>" in (getattr(wc, name).__doc__ or "")
+
+
+def test_the_api_page_lists_what_users_meet() -> None:
+    page = (ROOT / "docs" / "api.md").read_text()
+    modules = {"find": "Unclaimed", "verify": "Verification", "draw": "Draw", "base": "register"}
+    for module, name in (*modules.items(), ("base", "Target")):
+        assert re.search(rf"^::: wellcond\.(\w+\.)?{module}\.{name}$", page, re.MULTILINE), name
+    assert "members: [Law, " in page
+
+
 def test_the_readme_lists_every_scheme() -> None:
     section = (ROOT / "README.md").read_text().partition("## Schemes")[2].partition("\n## ")[0]
     cells = re.findall(r"^\| .* \| (.*) \|$", section, re.MULTILINE)

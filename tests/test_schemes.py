@@ -14,7 +14,7 @@ from torch import Tensor, nn
 import wellcond as wc
 from tests.cases import CASES
 from wellcond.attention.find import AttentionLayers
-from wellcond.attention.view import AttentionLayer
+from wellcond.attention.view import AttentionLayer, Block
 from wellcond.draw import Draw
 from wellcond.testing import same_bits, state
 
@@ -134,79 +134,97 @@ def check_scale_matched(layers: AttentionLayers) -> None:
 
 
 def check_critical(layers: AttentionLayers) -> None:
-    """The logits of unit-variance tokens have std β √ln T."""
-    generator = torch.Generator().manual_seed(0)
+    """Q and K each by the closed form; that it gives logits of std β √ln T is measured further below."""
     for layer in layers:
-        query, key = layer.query.read().double(), layer.key.read().double()
-        assert_std([query], float(query.square().mean().sqrt()))
-        variance = float((query.square().mean() * key.square().mean()).sqrt())
-        width = math.sqrt(query.shape[1] * key.shape[1])
-        predicted = layer.scale * math.sqrt(layer.head_dim) * width * variance
-        count = query.numel() + key.numel()
-        assert predicted == pytest.approx(0.5 * math.sqrt(math.log(197)), rel=SIGMAS / math.sqrt(count))
-    del generator
+        width = math.sqrt(layer.query.shape[1] * layer.key.shape[1])
+        variance = 0.5 * math.sqrt(math.log(197)) / (layer.scale * math.sqrt(layer.head_dim) * width)
+        assert_std([layer.query.read()], math.sqrt(variance))
+        assert_std([layer.key.read()], math.sqrt(variance))
+
+
+def check_mlp(layers: AttentionLayers, std: Callable[[Block, str, float], float], kurtosis: float = 3.0) -> None:
+    """Every MLP matrix against `std(block, "in" or "out", √(2/(fan_in + fan_out)))`."""
+    for block in layers.blocks:
+        for role, matrices in (("in", block.mlp_in), ("out", block.mlp_out)):
+            for matrix in matrices:
+                _, a, b = matrix.shape
+                assert_std([matrix.read()], std(block, role, math.sqrt(2 / (a + b))), kurtosis)
+
+
+def check_zero_biases(layers: AttentionLayers) -> None:
+    """Of attention and MLP."""
+    matrices = [p for layer in layers for _, p in layer.projections()]
+    matrices += [matrix for block in layers.blocks for matrix in (*block.mlp_in, *block.mlp_out)]
+    for matrix in matrices:
+        bias = matrix.read_bias()
+        assert bias is None or not bias.any(), matrix.bias
 
 
 def check_depth_scaled(layers: AttentionLayers) -> None:
     gaussian(lambda layer, role: fan_std(layer, role) / math.sqrt(layer.block.index + 1), 1.8)(layers)
-    for block in layers.blocks:
-        for matrix in (*block.mlp_in, *block.mlp_out):
-            _, a, b = matrix.shape
-            assert_std([matrix.read()], math.sqrt(2 / (a + b)) / math.sqrt(block.index + 1), 1.8)
+    check_mlp(layers, lambda block, role, fan: fan / math.sqrt(block.index + 1), 1.8)
 
 
 def check_gpt2(layers: AttentionLayers) -> None:
     gaussian(lambda layer, role: 0.02 / (math.sqrt(2 * layer.block.depth) if role == "output" else 1))(layers)
-    for block in layers.blocks:
-        for matrix in block.mlp_in:
-            assert_std([matrix.read()], 0.02)
-        for matrix in block.mlp_out:
-            assert_std([matrix.read()], 0.02 / math.sqrt(2 * block.depth))
+    check_mlp(layers, lambda block, role, fan: 0.02 / (math.sqrt(2 * block.depth) if role == "out" else 1))
 
 
 def check_small(layers: AttentionLayers) -> None:
     gaussian(lambda layer, role: math.sqrt(2 / (5 * getattr(layer, role).shape[1])))(layers)
-    for layer in layers:
-        for _, projection in layer.projections():
-            bias = projection.read_bias()
-            assert bias is None or not bias.any()
+    check_mlp(layers, lambda block, role, fan: fan)
+    check_zero_biases(layers)
 
 
 def check_tfixup(layers: AttentionLayers) -> None:
+    def factor(block: Block) -> float:
+        return (9 * block.depth) ** -0.25 if block.stack == "decoder" else 0.67 * block.depth**-0.25
+
     def std(layer: AttentionLayer, role: str) -> float:
-        depth = layer.block.depth
-        factor = (9 * depth) ** -0.25 if layer.block.stack == "decoder" else 0.67 * depth**-0.25
-        return fan_std(layer, role) * (1 if role in ("query", "key") else factor)
+        return fan_std(layer, role) * (1 if role in ("query", "key") else factor(layer.block))
 
     gaussian(std, 1.8)(layers)
+    check_mlp(layers, lambda block, role, fan: fan * factor(block), 1.8)
+    check_zero_biases(layers)
 
 
 def check_deepnorm(layers: AttentionLayers) -> None:
     depths = {block.stack: block.depth for block in layers.blocks}
+    decoders = {layer.block.stack for layer in layers if layer.cross}  # a decoder is what has cross-attention
+
+    def constants(block: Block) -> tuple[float, float]:
+        if block.stack in decoders:  # with or without an encoder in the same model
+            m = block.depth
+            return (3 * m) ** 0.25, (12 * m) ** -0.25
+        if decoders:
+            n, m = block.depth, depths["decoder"]
+            return 0.81 * (n**4 * m) ** (1 / 16), 0.87 * (n**4 * m) ** (-1 / 16)
+        return (2 * block.depth) ** 0.25, (8 * block.depth) ** -0.25
 
     def std(layer: AttentionLayer, role: str) -> float:
-        if set(depths) == {"encoder", "decoder"}:
-            n, m = depths["encoder"], depths["decoder"]
-            if layer.block.stack == "encoder":
-                alpha, beta = 0.81 * (n**4 * m) ** (1 / 16), 0.87 * (n**4 * m) ** (-1 / 16)
-            else:
-                alpha, beta = (3 * m) ** 0.25, (12 * m) ** -0.25
-        else:
-            depth = layer.block.depth
-            alpha, beta = (2 * depth) ** 0.25, (8 * depth) ** -0.25
-        gain = {"query": 1, "key": 1, "value": beta, "output": beta / alpha}[role]
-        return fan_std(layer, role) * gain
+        alpha, beta = constants(layer.block)
+        return fan_std(layer, role) * {"query": 1, "key": 1, "value": beta, "output": beta / alpha}[role]
+
+    def mlp(block: Block, role: str, fan: float) -> float:
+        alpha, beta = constants(block)
+        return fan * (beta if role == "in" else beta / alpha)
 
     gaussian(std)(layers)
+    check_mlp(layers, mlp)
+    check_zero_biases(layers)
 
 
 def check_admin(layers: AttentionLayers) -> None:
+    def omega(block: Block) -> float:
+        n = block.depth * (3 if block.stack == "decoder" else 2)
+        return math.sqrt((n + 1) / math.log(n + 1) - 1)
+
     def std(layer: AttentionLayer, role: str) -> float:
-        n = layer.block.depth * (3 if layer.block.stack == "decoder" else 2)
-        omega = math.sqrt((n + 1) / math.log(n + 1) - 1)
-        return fan_std(layer, role) / (omega if role == "output" else 1)
+        return fan_std(layer, role) / (omega(layer.block) if role == "output" else 1)
 
     gaussian(std, 1.8)(layers)
+    check_mlp(layers, lambda block, role, fan: fan / (omega(block) if role == "out" else 1), 1.8)
+    check_zero_biases(layers)
 
 
 ORACLES: dict[str, Callable[[AttentionLayers], None]] = {
@@ -239,6 +257,11 @@ def test_every_scheme_has_an_oracle() -> None:
 @pytest.mark.parametrize("name", CASES)
 def test_every_scheme(name: str) -> None:
     model = CASES[name].model()
+    generator = torch.Generator().manual_seed(0)
+    with torch.no_grad():  # many libraries start biases at zero, where setting and keeping them look alike
+        for path, parameter in model.named_parameters():
+            if path.endswith("bias"):
+                parameter.normal_(generator=generator)
     original = {key: value.clone() for key, value in model.state_dict().items()}
     for scheme in SCHEMES:
         options = OPTIONS.get(scheme, {})
@@ -254,8 +277,12 @@ def test_every_scheme(name: str) -> None:
 
 
 def assert_rest_untouched(model: nn.Module, before: dict[str, Tensor], applied: wc.Plan) -> None:
-    """Outside the planned slots every bit is the same."""
-    zeroed = {entry.projection.bias for entry in applied.entries if entry.projection.bias}
+    """Outside the planned slots, and the biases that the scheme says it zeroes, every bit is the same."""
+    zeroed = {
+        entry.projection.bias
+        for entry in applied.entries
+        if entry.projection.bias and entry.role.partition("_")[0] in applied.scheme.zeroed()
+    }
     written: dict[str, list[wc.Entry]] = {}
     for entry in applied.entries:
         written.setdefault(entry.projection.weight.path, []).append(entry)
@@ -368,3 +395,34 @@ def test_undo() -> None:
     before = state(model)
     wc.init_(model, "small_init").undo_()
     assert all(same_bits(value, before[name]) for name, value in state(model).items())
+
+
+def test_conditioned_orthogonal_value_has_its_strength() -> None:
+    model = CASES["timm-vit"].model()
+    plan = wc.init_(model, "conditioned", value="orthogonal", value_strength=0.5, seed=0)
+    for layer in plan.layers:
+        for head in heads_of(layer, "value"):
+            assert np.linalg.svd(head.numpy(), compute_uv=False) == pytest.approx(0.5, abs=1e-6)
+        for head in heads_of(layer, "query", "key"):
+            assert_semi_orthogonal(head)
+    assert wc.audit(model, "conditioned", value="orthogonal", value_strength=0.5).passed
+    assert not wc.audit(model, "conditioned", value="orthogonal").passed
+
+
+def test_scale_matched_matches_the_mlp_and_the_biases_too() -> None:
+    model = CASES["timm-vit"].model()
+    with torch.no_grad():
+        for name, parameter in model.named_parameters():
+            if name.endswith("bias"):
+                parameter.fill_(1)
+    plan = wc.init_(model, "scale_matched", of="small_init", seed=0)
+    check_small(plan.layers)
+    assert wc.audit(model, "scale_matched", of="small_init").passed
+
+
+def test_mimetic_audit_of_zero_weights_fails() -> None:
+    model = CASES["timm-vit"].model()
+    for layer in wc.attention_layers(model):
+        for _, projection in layer.projections():
+            projection.write_(torch.zeros(projection.shape))
+    assert not wc.audit(model, "mimetic").passed

@@ -34,6 +34,21 @@ def test_half_precision_is_the_float32_draw_cast(dtype: torch.dtype) -> None:
     assert wc.audit(half, "conditioned").passed
 
 
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+def test_condition_numbers_of_half_precision_are_finite(dtype: torch.dtype) -> None:
+    """D · eps is above 1 in both dtypes: a rank tolerance made of it would call every head singular."""
+    width = 1088
+    assert width * torch.finfo(dtype).eps > 1
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(0)
+        model = nn.MultiheadAttention(width, 17).to(dtype)
+    plan = wc.init_(model, "conditioned", seed=0)
+    assert len(plan.conditions()) == 3
+    for _, before, after in plan.conditions():
+        assert 1 < before < 3  # 1088 × 64 uniform entries: (1 + √(64/1088)) ÷ (1 − √(64/1088)) = 1.64
+        assert after == pytest.approx(1, abs=80 * torch.finfo(dtype).eps)
+
+
 @pytest.mark.parametrize("scheme", ["conditioned", "mimetic", "small_init"])
 def test_meta_plan_applied_after_materialisation(scheme: str) -> None:
     with torch.device("meta"):
@@ -64,6 +79,31 @@ def test_tied_weights_are_drawn_once() -> None:
     lone = nn.Sequential(nn.TransformerEncoderLayer(12, 3, batch_first=True))
     wc.init_(lone, "conditioned", seed=0)
     assert same_bits(model[1].self_attn.in_proj_weight.detach(), lone[0].self_attn.in_proj_weight.detach())
+
+
+def tied_projections() -> nn.Module:
+    """Two blocks with one in_proj (Q, K and V), and an output projection each."""
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(0)
+        model = nn.Sequential(*[nn.TransformerEncoderLayer(12, 3, batch_first=True) for _ in range(2)])
+    model[1].self_attn.in_proj_weight = model[0].self_attn.in_proj_weight
+    return model
+
+
+def test_tied_weights_with_two_laws_pass_the_audit_of_the_one_written() -> None:
+    model = tied_projections()
+    wc.init_(model, "depth_scaled", seed=0)
+    audit = wc.audit(model, "depth_scaled")
+    assert audit.passed, str(audit)
+    assert {finding.layer for finding in audit.findings} >= {"0.self_attn", "1.self_attn"}  # the second has its own O
+
+
+def test_a_joint_law_refuses_half_tied_weights() -> None:
+    model = tied_projections()
+    before = state(model)
+    with pytest.raises(wc.errors.InapplicableError, match="tied"):
+        wc.init_(model, "mimetic", seed=0)
+    assert all(same_bits(value, before[name]) for name, value in state(model).items())
 
 
 def test_frozen_parameters_stay_frozen() -> None:

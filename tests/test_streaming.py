@@ -197,6 +197,20 @@ def test_keeps_the_precision_of_the_model(tmp_path: Path) -> None:
     assert torch.equal(model.layers[0].self_attn.in_proj_weight[half], usual.layers[0].self_attn.in_proj_weight[half])
 
 
+@pytest.mark.parametrize("scheme", ["conditioned", "mimetic", "small_init", "trunc_normal"])
+def test_same_bits_whatever_the_default_dtype(tmp_path: Path, scheme: str) -> None:
+    plain = written(encoder, scheme, tmp_path / "plain", seed=5)
+    torch.set_default_dtype(torch.float64)
+    try:
+        plan = check_bits(encoder, scheme, tmp_path / "out")
+    finally:
+        torch.set_default_dtype(torch.float32)
+    for entry in plan.entries:  # the same draw, to the rounding of a float32
+        wide = entry.projection.read()
+        assert wide.dtype == torch.float64
+        assert torch.allclose(wide.float(), replace(entry.projection, root=plain).read(), rtol=1e-6, atol=1e-7)
+
+
 def test_plan_says_where(tmp_path: Path) -> None:
     plan = wc.init_to_files(encoder, "conditioned", tmp_path / "out")
     assert len(plan.entries) == 9
@@ -304,9 +318,11 @@ wc.init_to_files(build, scheme, folder / "out")
 
 def test_a_killed_process_leaves_no_directory(tmp_path: Path) -> None:
     process = subprocess.Popen([sys.executable, "-c", KILLED, str(tmp_path)])
+    deadline = time.monotonic() + 120
     try:
         while not (tmp_path / "half").exists():
             assert process.poll() is None
+            assert time.monotonic() < deadline, "the process has not reached the third layer"
             time.sleep(0.02)
     finally:
         process.send_signal(signal.SIGKILL)

@@ -92,6 +92,18 @@ def test_uniform_depth() -> None:
         assert np.array_equal(array(student, name.format(ours)), array(teacher, name.format(theirs)))
 
 
+@pytest.mark.parametrize("block", [0, 1, 2])
+def test_uniform_depth_of_some_layers_is_that_of_all(block: int) -> None:
+    teacher, whole, part = vit(24, 2, 5), vit(24, 2, 3, seed=1), vit(24, 2, 3, seed=1)
+    before = state(part)
+    wc.init_(whole, "weight_selection", teacher=teacher, depth="uniform")
+    wc.init_(part, "weight_selection", teacher=teacher, depth="uniform", layers=f"blocks.{block}.*")
+    for name, value in part.named_parameters():
+        inside = name.startswith(f"blocks.{block}.")
+        expected = whole.get_parameter(name).detach() if inside else before[name]
+        assert same_bits(value.detach(), expected), name
+
+
 def test_file_equals_model(tmp_path: Path) -> None:
     teacher = vit(40, 4, 2)
     save_file(teacher.state_dict(), tmp_path / "teacher.safetensors")

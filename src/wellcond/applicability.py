@@ -44,7 +44,7 @@ def applicability(model: nn.Module, names: Sequence[str]) -> dict[str, Applicabi
         except SchemeError as error:  # an option without default
             found[name] = Applicability(total, None, (str(error),))
             continue
-        reasons = dict.fromkeys(reason for _, reason in made.skipped if not reason.startswith("tied to"))
+        reasons = dict.fromkeys(reason for _, reason in made.inapplicable)
         found[name] = Applicability(total, len(made.layers), tuple(reasons))
     return found
 

@@ -22,7 +22,17 @@ from wellcond.tables import table
 
 @dataclass(frozen=True)
 class Finding:
-    """One measured quantity of one head against the declared law; `head` is −1 for a whole projection."""
+    """One measured quantity of one head against the declared law; `head` is −1 for a whole projection.
+
+    >>> import torch, wellcond as wc
+    >>> model = torch.nn.MultiheadAttention(8, 2)
+    >>> _ = wc.init_(model, "conditioned", seed=0)
+    >>> with torch.no_grad():
+    ...     model.in_proj_weight[12:16] *= 3                           # head 1 of the key
+    >>> (finding,) = wc.audit(model, "conditioned").failures           # κ is still 1
+    >>> finding.role, finding.head, finding.quantity, round(finding.measured, 3), finding.expected
+    ('key', 1, 'orthogonality error', 8.0, 0.0)
+    """
 
     layer: str
     role: str
@@ -36,7 +46,15 @@ class Finding:
 
 @dataclass(frozen=True)
 class Audit:
-    """The outcome of `audit`; true if every head passes. Prints as a table, one row per role and quantity."""
+    """The outcome of `audit`; true if every head passes. Prints as a table, one row per role and quantity.
+
+    >>> import torch, wellcond as wc
+    >>> model = torch.nn.MultiheadAttention(8, 2)
+    >>> _ = wc.init_(model, "conditioned", seed=0)
+    >>> audit = wc.audit(model, "conditioned")
+    >>> audit.passed, len(audit.findings), audit.failures
+    (True, 10, [])
+    """
 
     scheme: str
     findings: tuple[Finding, ...]
@@ -107,16 +125,13 @@ def audit(
     made = plan(model, scheme, layers=layers, on_inapplicable=on_inapplicable, **options)
     if made.scheme.functional():
         raise SchemeError("a scheme function declares no law, so there is nothing to audit against")
-    skipped = tuple(item for item in made.skipped if not item[1].startswith("tied to"))
-    return Audit(made.scheme.name or "composition", tuple(_findings(made)), skipped)
+    return Audit(str(made.scheme), tuple(_findings(made)), tuple(made.inapplicable))
 
 
 def _findings(made: Plan) -> Iterator[Finding]:
-    for layer in made.layers:
-        for roles, law in made.scheme.laws(layer).items():
-            yield from _compare(layer.name, roles, law, [getattr(layer, role) for role in roles])
-    for target in made.scheme.beyond(made.layers):
-        yield from _compare(target.scope, (target.role,), target.law, [target.projection])
+    for assignment in made.assignments:
+        if assignment.law is not None:
+            yield from _compare(assignment.scope, assignment.roles, assignment.law, assignment.projections)
     root = made.layers[0].root if made.layers else None
     for path, value in made.parameters() if root is not None else ():
         assert root is not None
@@ -125,7 +140,7 @@ def _findings(made: Plan) -> Iterator[Finding]:
         yield _exact(path, full(fetch(root, path)), value)
 
 
-def _compare(name: str, roles: tuple[str, ...], law: Law, projections: list[Projection]) -> Iterator[Finding]:
+def _compare(name: str, roles: tuple[str, ...], law: Law, projections: tuple[Projection, ...]) -> Iterator[Finding]:
     # Draws are made in float32 or wider, so wider storage does not hold them more exactly.
     eps = max(torch.finfo(dtype).eps for dtype in (torch.float32, *(p.parameter().dtype for p in projections)))
     for projection in projections:

@@ -1,4 +1,12 @@
-"""The exceptions users can catch: all are `WellcondError`, each says what to do next."""
+"""The exceptions users can catch: all are `WellcondError`, each says what to do next.
+
+>>> import torch, wellcond as wc
+>>> try:
+...     wc.init_(torch.nn.Linear(4, 4), "conditioned")
+... except wc.errors.NoAttentionError as error:
+...     print(str(error)[:30])
+Linear has no attention layer.
+"""
 
 
 class WellcondError(Exception):

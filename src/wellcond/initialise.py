@@ -23,10 +23,10 @@ def init_(
 ) -> Plan:
     """Initialise the attention of a model in place, all or nothing; return what was written where.
 
-    Every draw is keyed by (seed, layer name, role, head) and made on the CPU in float32 or wider, so the same seed
-    gives the same weights on any device, for any subset of layers and any number of processes. The global generator is
-    not touched, and everything the scheme does not own keeps its bits. On the meta device the plan is returned
-    unapplied.
+    Every draw is keyed by (seed, layer name, role, head) and made on the CPU in float32 or wider, so with one build of
+    torch the same seed gives the same weights on any device, for any subset of layers and any number of processes and
+    threads. The global generator is not touched, and everything the scheme does not own keeps its bits. On the meta
+    device the plan is returned unapplied.
 
     Args:
         model: any model, wrapped, compiled or sharded.

@@ -36,14 +36,14 @@ def singular_values(weights: Tensor) -> Tensor:
     return sigma
 
 
-def condition_numbers(weights: Tensor, dtype: torch.dtype | None = None) -> Tensor:
-    """κ = σ_max ÷ σ_min per matrix, `inf` where the matrix is rank deficient to the precision of its dtype.
+def condition_numbers(weights: Tensor) -> Tensor:
+    """κ = σ_max ÷ σ_min per matrix in float64, `inf` where the matrix is rank deficient to that precision.
 
     >>> condition_numbers(torch.tensor([[[2.0, 0.0], [0.0, 1.0]], [[1.0, 1.0], [1.0, 1.0]]]))
     tensor([2., inf], dtype=torch.float64)
     """
     sigma = singular_values(weights)
-    floor = sigma[..., :1] * max(weights.shape[-2:]) * torch.finfo(dtype or weights.dtype).eps
+    floor = sigma[..., :1] * max(weights.shape[-2:]) * torch.finfo(torch.float64).eps
     smallest = torch.where(sigma[..., -1:] > floor, sigma[..., -1:], 0.0)
     return (sigma[..., :1] / smallest)[..., 0].nan_to_num(nan=math.inf, posinf=math.inf)
 

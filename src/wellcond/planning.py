@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Container, Iterator, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any, Literal
 
 import torch
@@ -18,16 +19,38 @@ from wellcond.errors import InapplicableError, SchemeError, WeightError
 from wellcond.linalg import condition_numbers
 from wellcond.schemes.base import Scheme
 from wellcond.schemes.compose import SchemeLike, as_scheme
+from wellcond.schemes.laws import Law
 from wellcond.tables import table
 
 LayerFilter = str | Sequence[str] | Callable[[AttentionLayer], bool] | None
-RETURNED = "what the function returns"
-SLOW = 20  # layers above which drawing shows a progress bar
+
+
+@dataclass(frozen=True)
+class Assignment:
+    """One law, and the roles of one layer (or block, or table) that it governs together.
+
+    Args:
+        scope: canonical path of the layer, block or table; the key of its draws.
+        roles: the roles.
+        law: None for what a user's function returns.
+        projections: one per role.
+    """
+
+    scope: str
+    roles: tuple[str, ...]
+    law: Law | None
+    projections: tuple[Projection, ...] = field(repr=False)
 
 
 @dataclass(frozen=True)
 class Entry:
-    """One row of a plan: which role of which layer (or block) gets what."""
+    """One row of a plan: which role of which layer (or block) gets what.
+
+    >>> import torch, wellcond as wc
+    >>> entry = wc.plan(torch.nn.MultiheadAttention(8, 2), "conditioned").entries[2]
+    >>> entry.role, entry.law, entry.projection.shape
+    ('value', 'identity (the same coordinates)', (2, 8, 4))
+    """
 
     layer: str
     role: str
@@ -38,50 +61,78 @@ class Entry:
 
 @dataclass
 class Plan:
-    """What a scheme writes where; prints as a table with κ before and after.
+    """What a scheme writes where; prints as a table with κ before and now.
 
-    Made from shapes alone, so a model on the meta device has one too: apply it after `to_empty`.
+    Made from shapes alone, so a model on the meta device has one too: apply it after `to_empty`. An applied plan keeps
+    a copy of what it replaced, for `undo_` and κ before; it is freed with the plan.
 
     Attributes:
-        entries: one per role.
-        skipped: `(layer, reason)` where the scheme does not apply or a weight is tied to one already listed.
+        assignments: the laws, each with the roles it governs.
+        inapplicable: `(layer, reason)` where the scheme does not apply.
+        tied: `(role of a layer, the one it is tied to)`: drawn once.
         applied: whether the weights are in the model.
+        written_to: the directory of `init_to_files`, whose weights are in files.
+
+    >>> import torch, wellcond as wc
+    >>> plan = wc.init_(torch.nn.MultiheadAttention(8, 2), "conditioned", seed=0)
+    >>> [(entry.role, round(now, 3)) for entry, before, now in plan.conditions()]
+    [('query', 1.0), ('key', 1.0), ('value', 1.0)]
+    >>> plan.undo_()
+    >>> plan.applied
+    False
     """
 
     layers: AttentionLayers
     scheme: Scheme
     seed: int
-    entries: list[Entry] = field(default_factory=list)
-    skipped: list[tuple[str, str]] = field(default_factory=list)
+    assignments: list[Assignment] = field(default_factory=list)
+    inapplicable: list[tuple[str, str]] = field(default_factory=list)
+    tied: list[tuple[str, str]] = field(default_factory=list)
     applied: bool = False
+    written_to: Path | None = None
     _before: dict[str, Tensor] = field(default_factory=dict, repr=False)
 
-    def values(self) -> Iterator[tuple[Projection, Tensor]]:
-        """Draw the weights, layer by layer: `(projection, (heads, D, d))`."""
-        planned: dict[str, dict[str, Projection]] = {}
-        for entry in self.entries:
-            planned.setdefault(entry.layer, {})[entry.role] = entry.projection
-        for layer in tqdm(self.layers, desc="drawing", disable=len(self.layers) < SLOW, leave=False, delay=2):
-            wanted = planned.get(layer.name, {})
-            if wanted:
-                yield from _values(layer, self.scheme, self.seed, wanted)
-        for target in self.scheme.beyond(self.layers):
-            wanted = planned.get(target.scope, {})
-            if target.role in wanted:
-                shape = target.projection.shape
-                (weight,) = target.law.sample(Draw(self.seed, target.scope), (target.role,), (shape,))
-                yield target.projection, weight
+    @property
+    def entries(self) -> list[Entry]:
+        """One row per role."""
+        return [
+            Entry(a.scope, role, str(self.scheme), "what the function returns" if a.law is None else str(a.law), p)
+            for a in self.assignments
+            for role, p in zip(a.roles, a.projections, strict=True)
+        ]
 
-    def parameters(self) -> Iterator[tuple[str, Tensor]]:
-        """Whole parameters the scheme sets, and the biases it zeroes."""
+    @property
+    def skipped(self) -> list[tuple[str, str]]:
+        """What is not written, with the reason."""
+        return self.inapplicable + [(what, f"tied to {first}") for what, first in self.tied]
+
+    def values(self) -> Iterator[tuple[Projection, Tensor]]:
+        """Draw the weights, assignment by assignment: `(projection, (heads, D, d))`."""
+        layers = {layer.name: layer for layer in self.layers}
+        for assignment in tqdm(self.assignments, desc="drawing", leave=False, delay=2):
+            draw, projections = Draw(self.seed, assignment.scope), assignment.projections
+            if assignment.law is not None:
+                shapes = tuple(projection.shape for projection in projections)
+                yield from zip(projections, assignment.law.sample(draw, assignment.roles, shapes), strict=True)
+                continue
+            layer = layers[assignment.scope]
+            for role, weight in self.scheme.returned(layer, draw).items():
+                if role not in ROLES or getattr(layer, role) is None:
+                    has = ", ".join(role for role, _ in layer.projections())
+                    raise SchemeError(f"'{layer.name}' has no role {role!r}; it has {has}")
+                if role in assignment.roles:
+                    yield projections[assignment.roles.index(role)], weight
+
+    def parameters(self, wanted: Container[str] | None = None) -> Iterator[tuple[str, Tensor]]:
+        """Whole parameters the scheme sets, and the biases it zeroes; only those in `wanted`, if given."""
         root = self.layers[0].root if self.layers else None
         if root is None:
             return
-        yield from self.scheme.parameters(self.layers, self.seed)
+        yield from self.scheme.parameters(self.layers, self.seed, wanted)
         zeroed = self.scheme.zeroed()
         for entry in self.entries:
             bias = entry.projection.bias
-            if bias is not None and entry.role.partition("_")[0] in zeroed:
+            if bias is not None and entry.role.partition("_")[0] in zeroed and (wanted is None or bias in wanted):
                 yield bias, entry.projection.bias_zeroed(full(fetch(root, bias)))
 
     @neutral()
@@ -110,7 +161,7 @@ class Plan:
             projection.store_(weight)
             written.add(projection.weight)
         # A function says which roles it sets only by setting them.
-        self.entries = [e for e in self.entries if e.law != RETURNED or e.projection.weight in written]
+        self.assignments = [_only(a, lambda p: p.weight in written) if a.law is None else a for a in self.assignments]
 
     def _save(self, root: nn.Module, path: str) -> Tensor:
         """Keep what a parameter held before its first write; return the parameter."""
@@ -123,8 +174,10 @@ class Plan:
 
     @property
     def on_meta(self) -> bool:
-        """Whether the model has weights without numbers yet, so that the plan must wait."""
-        root = self.layers[0].root if self.layers else None
+        """Whether a parameter that the plan writes has no numbers yet, so that the plan must wait."""
+        if self.scheme.composable or not self.layers:
+            return any(entry.projection.parameter().is_meta for entry in self.entries)
+        root = self.layers[0].root
         return root is not None and any(parameter.is_meta for parameter in root.parameters())
 
     def undo_(self) -> None:
@@ -141,47 +194,40 @@ class Plan:
 
     @neutral()
     def conditions(self) -> list[tuple[Entry, float, float]]:
-        """The largest κ over the heads of each entry, before and after."""
+        """The largest κ over the heads of each entry, before the plan was applied and now."""
         if not self.applied:
             raise SchemeError("the plan is not applied yet, so there are no weights to measure: plan.apply_()")
         found = []
         for entry in self.entries:
             old = self._before[entry.projection.weight.path]
             before = condition_numbers(entry.projection.weight.layout.read(full(old))).max()
-            after = condition_numbers(entry.projection.read()).max()
-            found.append((entry, float(before), float(after)))
+            found.append((entry, float(before), float(condition_numbers(entry.projection.read()).max())))
         return found
 
     def __str__(self) -> str:
-        rows = []
         if self.applied:
-            measured = self.conditions()
-            header = ["layer", "role", "scheme", "set to", "κ before", "κ after"]
-            rows = [[e.layer, e.role, e.scheme, e.law, f"{b:.3g}", f"{a:.3g}"] for e, b, a in measured]
+            header = ["layer", "role", "scheme", "set to", "κ before", "κ now"]
+            rows = [[e.layer, e.role, e.scheme, e.law, f"{b:.3g}", f"{n:.3g}"] for e, b, n in self.conditions()]
         else:
-            header = ["layer", "role", "scheme", "to be set to"]
+            header = ["layer", "role", "scheme", "set to"]
             rows = [[e.layer, e.role, e.scheme, e.law] for e in self.entries]
         text = table(header, rows)
         whole = sorted(set(self._before) - {e.projection.weight.path for e in self.entries})
         if whole:
             text += f"\n{len(whole)} whole parameters set: {', '.join(whole[:3])}{', …' if len(whole) > 3 else ''}"
+        frozen = sum(not entry.projection.parameter().requires_grad for entry in self.entries)
+        text += f"\n{frozen} of these rows are frozen parameters (requires_grad is False), written all the same" * bool(
+            frozen
+        )
         text += "".join(f"\nskipped {name}: {reason}" for name, reason in self.skipped)
-        if not self.applied:
-            text += "\nnot applied yet: materialise the model, then call plan.apply_()"
-        return text
+        if self.written_to is not None:
+            return f"{text}\nwritten to {self.written_to}"
+        return text if self.applied else text + "\nnot applied yet: materialise the model, then call plan.apply_()"
 
 
-def _values(
-    layer: AttentionLayer, scheme: Scheme, seed: int, wanted: dict[str, Projection]
-) -> Iterator[tuple[Projection, Tensor]]:
-    drawn = scheme.weights(layer, Draw(seed, layer.name))
-    for role, weight in drawn.items():
-        if role not in ROLES or getattr(layer, role) is None:
-            raise SchemeError(
-                f"'{layer.name}' has no role {role!r}; it has {', '.join(r for r, _ in layer.projections())}"
-            )
-        if role in wanted:
-            yield wanted[role], weight
+def _only(assignment: Assignment, keep: Callable[[Projection], bool]) -> Assignment:
+    pairs = [(r, p) for r, p in zip(assignment.roles, assignment.projections, strict=True) if keep(p)]
+    return Assignment(assignment.scope, tuple(r for r, _ in pairs), assignment.law, tuple(p for _, p in pairs))
 
 
 def check_parameter(root: nn.Module, path: str, value: Tensor) -> None:
@@ -227,16 +273,59 @@ def plan(
         reason = chosen.applies(layer)
         if reason is None:
             kept.append(layer)
-        elif on_inapplicable == "error":
+        elif on_inapplicable == "skip":
+            made.inapplicable.append((layer.name, reason))
+        else:
             raise InapplicableError(
                 f"'{chosen}' does not apply to '{layer.name}' ({type(layer.module).__name__}): {reason}. Leave "
                 "the layer out with layers=…, or pass on_inapplicable='skip'"
             )
-        else:
-            made.skipped.append((layer.name, reason))
-    made.layers = AttentionLayers(kept, found.unclaimed)
-    _list_entries(made)
+    made.layers = AttentionLayers(kept, found.unclaimed, filtered=found.filtered)
+    owners: dict[tuple[int, object], str] = {}
+    for assignment in _assignments(made):
+        _add(made, assignment, owners)
+    chosen.check_layers(made.layers)
     return made
+
+
+def _assignments(made: Plan) -> Iterator[Assignment]:
+    """Every law of the scheme with the roles it governs, layer by layer, then what lies beyond them."""
+    for layer in made.layers:
+        functional = [(role, p) for role, p in layer.projections() if role in made.scheme.functional()]
+        if functional:
+            roles, projections = zip(*functional, strict=True)
+            yield Assignment(layer.name, roles, None, projections)
+        for roles, law in made.scheme.laws(layer).items():
+            for role in roles:
+                if role not in ROLES or getattr(layer, role) is None:
+                    raise SchemeError(f"'{made.scheme}' sets {role!r}, which '{layer.name}' does not have")
+            yield Assignment(layer.name, roles, law, tuple(getattr(layer, role) for role in roles))
+    for target in made.scheme.beyond(made.layers):
+        yield Assignment(target.scope, (target.role,), target.law, (target.projection,))
+
+
+def _add(made: Plan, assignment: Assignment, owners: dict[tuple[int, object], str]) -> None:
+    """List an assignment once per stored weight; refuse what cannot be written, or only in part."""
+    tied = {}
+    for role, projection in zip(assignment.roles, assignment.projections, strict=True):
+        reason = projection.refusal()
+        if reason:
+            raise WeightError(reason)
+        name = f"{assignment.scope} {role}"
+        first = owners.setdefault((id(projection.parameter()), projection.weight.layout), name)
+        if first != name:
+            tied[role] = first
+    made.tied += [(f"{assignment.scope} {role}", first) for role, first in tied.items()]
+    if tied and assignment.law is not None and len(tied) < len(assignment.roles):
+        free = next(role for role in assignment.roles if role not in tied)
+        role, first = next(iter(tied.items()))
+        raise InapplicableError(
+            f"'{made.scheme}' sets {' and '.join(assignment.roles)} of '{assignment.scope}' together, but its {role} "
+            f"is tied to {first} and its {free} is not; leave the layer out with layers=…"
+        )
+    rest = _only(assignment, lambda p: owners[id(p.parameter()), p.weight.layout].startswith(assignment.scope + " "))
+    if rest.roles:
+        made.assignments.append(rest)
 
 
 def _seed(seed: int, generator: torch.Generator | None) -> int:
@@ -247,33 +336,3 @@ def _seed(seed: int, generator: torch.Generator | None) -> int:
     if not isinstance(seed, int) or isinstance(seed, bool):
         raise SchemeError(f"seed is a whole number, got {seed!r}")
     return seed
-
-
-def _list_entries(made: Plan) -> None:
-    """List every role that gets a law, once per stored weight; refuse what cannot be written."""
-    owners: dict[tuple[int, object], str] = {}
-
-    def add(entry: Entry) -> None:
-        reason = entry.projection.refusal()
-        if reason:
-            raise WeightError(reason)
-        place = (id(entry.projection.parameter()), entry.projection.weight.layout)
-        if place in owners:
-            made.skipped.append((f"{entry.layer} {entry.role}", f"tied to {owners[place]}"))
-            return
-        owners[place] = f"{entry.layer} {entry.role}"
-        made.entries.append(entry)
-
-    name = str(made.scheme)
-    for layer in made.layers:
-        for role, projection in layer.projections():
-            if role in made.scheme.functional():
-                add(Entry(layer.name, role, "function", RETURNED, projection))
-        for roles, law in made.scheme.laws(layer).items():
-            for role in roles:
-                if role not in ROLES or getattr(layer, role) is None:
-                    raise SchemeError(f"'{name}' sets {role!r}, which '{layer.name}' does not have")
-                add(Entry(layer.name, role, name, str(law), getattr(layer, role)))
-    made.scheme.check_layers(made.layers)
-    for target in made.scheme.beyond(made.layers):
-        add(Entry(target.scope, target.role, name, str(target.law), target.projection))

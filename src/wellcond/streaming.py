@@ -9,7 +9,7 @@ import secrets
 import shutil
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, Literal
 
@@ -21,21 +21,12 @@ from wellcond.attention.paths import unwrap
 from wellcond.attention.storage import assign_, fetch, split
 from wellcond.checkpoint import INDEX, refuse_pickle
 from wellcond.defaults import INSTEAD, check_repeatable, initialise_part
+from wellcond.draw import neutral
 from wellcond.errors import CheckpointError, WellcondError
 from wellcond.files import sync, write_tensors
 from wellcond.planning import LayerFilter, Plan, check_parameter, plan
 from wellcond.schemes.compose import SchemeLike
 from wellcond.shards import Shard, check_set, cut, materialised
-
-
-@dataclass
-class FilePlan(Plan):
-    """The plan that `init_to_files` carried out; the model behind it is on the meta device, its weights in files."""
-
-    directory: Path = Path()
-
-    def __str__(self) -> str:
-        return super().__str__().rpartition("\nnot applied yet")[0] + f"\nwritten to {self.directory}"
 
 
 def init_to_files(
@@ -47,7 +38,7 @@ def init_to_files(
     layers: LayerFilter = None,
     on_inapplicable: Literal["error", "skip"] = "error",
     **options: Any,
-) -> FilePlan:
+) -> Plan:
     """Initialise a model block by block into safetensors shards; at no time is more than one block in memory.
 
     The model is built on the meta device. Each block gets the model's own initialisation, keyed by
@@ -90,7 +81,8 @@ def init_to_files(
         index = {"metadata": {"total_size": total}, "weight_map": dict(sorted(weight_map.items()))}
         (folder / INDEX).write_text(json.dumps(index, indent=2) + "\n")
         _write_config(model, folder)
-    return FilePlan(made.layers, made.scheme, made.seed, made.entries, made.skipped, directory=target)
+    made.written_to = target
+    return made
 
 
 def directory_target(path: str | os.PathLike[str]) -> Path:
@@ -120,14 +112,14 @@ def _on_meta(build: Callable[[], nn.Module]) -> nn.Module:
     return unwrap(model)
 
 
+@neutral()
 def _write_scheme(made: Plan, shard: Shard, model: nn.Module) -> None:
-    """Draw and write the part of a plan that lies in a shard: whole parameters, then projections, as `apply_` does."""
+    """Draw and write the part of a plan that lies in a shard."""
     names = shard.names
-    for path, value in made.parameters():
-        if path in names:
-            check_parameter(model, path, value)
-            assign_(fetch(model, path), value)
-    part = replace(made, entries=[entry for entry in made.entries if entry.projection.weight.path in names])
+    part = replace(made, assignments=[a for a in made.assignments if a.projections[0].weight.path in names])
+    for path, value in part.parameters(names):
+        check_parameter(model, path, value)
+        assign_(fetch(model, path), value)
     for projection, weight in part.values():
         projection.write_(weight)
 

@@ -191,6 +191,12 @@ HF_CASES: tuple[Case, ...] = (
         layers("decoder.layers.{}.self_attn", TWENTY),
     ),
     Case(
+        "hf-gptj",  # without a replay: its rotation is inside the module
+        build("GPTJModel", vocab_size=VOCAB, n_embd=24, n_head=3, n_layer=2, n_positions=16, rotary_dim=4),
+        lambda: {**padded(), "use_cache": False},  # it is run again and again
+        layers("h.{}.attn", Shape(3, 3, 24, 8, storage="separate")),
+    ),
+    Case(
         "hf-bloom",
         build("BloomModel", vocab_size=VOCAB, hidden_size=20, n_layer=2, n_head=4),
         padded,

@@ -100,10 +100,11 @@ def norm_position(block: nn.Module, norms: tuple[str, ...]) -> str:
         return "post"
     if type(block).__name__ in ("BartEncoderLayer", "BartDecoderLayer"):
         return "post"
-    package = type(block).__module__.split(".")[0]
-    if package == "timm":  # Swin-V2 normalises the branch itself, which is neither
-        return "" if "swin_transformer_v2" in type(block).__module__ else "pre"
-    return "pre" if package in ("transformers", "torchvision") else ""
+    origin, name = type(block).__module__, type(block).__name__
+    # timm's blocks are pre-norm but for those that normalise the branch itself, which is neither.
+    if origin.startswith("timm.") and "swin_transformer_v2" not in origin and "ResPost" not in name:
+        return "pre"
+    return ""
 
 
 def _holds(path: str, other: str) -> bool:
@@ -142,7 +143,7 @@ def _parts(path: str, modules: dict[str, nn.Module], claimed: list[str], width: 
         if any(name == c or name.startswith(c + ".") for c in claimed):
             continue
         scales += _scales(name, module)
-        if type(module).__name__.endswith(("Norm", "Norm2d")):
+        if _is_norm(module):
             norms.append(name)
         if is_linear(module):
             size_in, size_out = in_out(module)
@@ -157,11 +158,17 @@ def _parts(path: str, modules: dict[str, nn.Module], claimed: list[str], width: 
     return _Parts(tuple(inputs), tuple(outputs), tuple(norms), tuple(scales))
 
 
+def _is_norm(module: nn.Module) -> bool:
+    return type(module).__name__.endswith(("Norm", "Norm2d"))
+
+
 def _scales(name: str, module: nn.Module) -> list[str]:
     return [
         join(name, p)
         for p, value in module._parameters.items()
-        if value is not None and value.ndim == 1 and (p.startswith("gamma") or type(module).__name__ == "LayerScale")
+        if value is not None
+        and value.ndim == 1
+        and (type(module).__name__.endswith("LayerScale") or (p.startswith("gamma") and not _is_norm(module)))
     ]
 
 

@@ -36,12 +36,23 @@ class AttentionLayers(Sequence[AttentionLayer]):
 
     Attributes:
         unclaimed: modules that look like attention and have no view, with the reason.
+        filtered: whether these are only some of the model's layers.
+
+    >>> import torch, wellcond as wc
+    >>> layers = wc.attention_layers(torch.nn.Transformer(12, 2, 1, 1, 20, batch_first=True))
+    >>> [layer.name for layer in layers.select("decoder.*")]
+    ['decoder.layers.0.self_attn', 'decoder.layers.0.multihead_attn']
+    >>> len(layers), len(layers.blocks), layers.unclaimed
+    (3, 2, ())
     """
 
-    def __init__(self, layers: Iterable[AttentionLayer], unclaimed: Iterable[Unclaimed] = ()) -> None:
+    def __init__(
+        self, layers: Iterable[AttentionLayer], unclaimed: Iterable[Unclaimed] = (), *, filtered: bool = False
+    ) -> None:
         """Keep the layers and what was left out."""
         self._layers = tuple(layers)
         self.unclaimed = tuple(unclaimed)
+        self.filtered = filtered
 
     @overload
     def __getitem__(self, index: int) -> AttentionLayer: ...
@@ -50,7 +61,7 @@ class AttentionLayers(Sequence[AttentionLayer]):
     def __getitem__(self, index: int | slice) -> AttentionLayer | AttentionLayers:
         """Return one layer, or a slice of them."""
         if isinstance(index, slice):
-            return AttentionLayers(self._layers[index], self.unclaimed)
+            return AttentionLayers(self._layers[index], self.unclaimed, filtered=True)
         return self._layers[index]
 
     def __len__(self) -> int:
@@ -74,7 +85,7 @@ class AttentionLayers(Sequence[AttentionLayer]):
             chosen = [layer for layer in self if pattern(layer)]
             if not chosen:
                 raise LayerFilterError(f"the layer filter picks none of the {len(self)} layers")
-            return AttentionLayers(chosen, self.unclaimed)
+            return AttentionLayers(chosen, self.unclaimed, filtered=True)
         if not isinstance(pattern, Iterable):
             raise LayerFilterError(
                 f"layers is a pattern (a string), a list of them or a predicate; got {str(pattern)[:40]}"
@@ -89,7 +100,7 @@ class AttentionLayers(Sequence[AttentionLayer]):
                 known = ", ".join(layer.name for layer in self[:3])
                 raise LayerFilterError(f"no attention layer matches '{each}'; the names look like: {known}")
             picked.update(names)
-        return AttentionLayers([layer for layer in self if layer.name in picked], self.unclaimed)
+        return AttentionLayers([layer for layer in self if layer.name in picked], self.unclaimed, filtered=True)
 
     def __str__(self) -> str:
         """One row per run of equal layers, then what was not claimed."""
@@ -98,7 +109,7 @@ class AttentionLayers(Sequence[AttentionLayer]):
             heads = f"{layer.num_heads}" + (f"/{layer.num_kv_heads}" if layer.num_kv_heads != layer.num_heads else "")
             shown = (
                 type(layer.module).__name__,
-                layer.kind,
+                layer.kind if layer.replay is not None else f"{layer.kind}, no replay",
                 heads,
                 str(layer.head_dim),
                 str(layer.width),
@@ -111,9 +122,16 @@ class AttentionLayers(Sequence[AttentionLayer]):
         text = f"{len(self)} attention layers\n"
         text += table(["layers", "name", "class", "kind", "heads", "d", "D", "storage"], rows)
         if self.unclaimed:
-            rows = [[item.name, item.cls, item.reason] for item in self.unclaimed]
-            text += "\nnot claimed\n" + table(["name", "class", "reason"], rows)
+            text += "\nnot claimed\n" + table(["name", "class", "reason"], _grouped(self.unclaimed))
         return text
+
+
+def _grouped(unclaimed: Iterable[Unclaimed]) -> list[list[str]]:
+    """One row per class and reason."""
+    groups: dict[tuple[str, str], list[str]] = {}
+    for item in unclaimed:
+        groups.setdefault((item.cls, item.reason), []).append(item.name)
+    return [[span(names), cls, reason] for (cls, reason), names in groups.items()]
 
 
 def _matches(name: str, pattern: str) -> bool:
@@ -211,5 +229,6 @@ def _nothing_found(root: nn.Module, unclaimed: list[Unclaimed]) -> str:
         "with a head count. For a class of your own: wc.register_attention(Class, describe)."
     )
     if unclaimed:
-        text += " Looked alike: " + "; ".join(f"'{u.name}' ({u.cls}): {u.reason}" for u in unclaimed[:5])
+        alike = (f"'{names}' ({cls}): {reason}" for names, cls, reason in _grouped(unclaimed)[:5])
+        text += " Looked alike: " + "; ".join(alike)
     return text

@@ -42,6 +42,7 @@ class Call:
     reads: dict[str, Tensor] = field(default_factory=dict)
     written: Tensor | None = None
     output: Any = None
+    given: tuple[tuple[Any, ...], dict[str, Any]] = ((), {})  # the same arguments as they were passed
 
     def argument(self, *names: str) -> Any:
         """Return the first of these arguments that was given and is not None."""
@@ -222,6 +223,21 @@ def capture(layers: list[AttentionLayer], inputs: Any) -> list[Call | None]:
     return [calls.get(index) for index in range(len(layers))]
 
 
+@torch.no_grad()
+def repeat(call: Call) -> Call:
+    """Run a layer's module again with the arguments of an earlier call."""
+    calls: dict[int, Call] = {}
+    handles = _watch(0, call.layer, calls)
+    args, kwargs = call.given
+    try:
+        with evaluating(call.module):
+            call.module(*args, **kwargs)
+    finally:
+        for handle in handles:
+            handle.remove()
+    return calls[0]
+
+
 def _watch(index: int, layer: AttentionLayer, calls: dict[int, Call]) -> list[Any]:
     """Hook one attention module and the modules of its projections."""
     module = layer.module
@@ -236,7 +252,7 @@ def _watch(index: int, layer: AttentionLayer, calls: dict[int, Call]) -> list[An
         for name, parameter in signature.parameters.items():
             if parameter.kind is inspect.Parameter.VAR_KEYWORD:
                 bound.update(bound.pop(name, {}))
-        calls[index] = Call(layer, module, dict(bound))
+        calls[index] = Call(layer, module, dict(bound), given=(args, kwargs))
 
     def leave(module: nn.Module, args: Any, output: Any) -> None:
         if depth[0] == 1:

@@ -177,6 +177,14 @@ class Block:
         norms: canonical paths of the normalisation modules outside the attention layers.
         layer_scale: canonical paths of the LayerScale parameters.
         norm_position: `"pre"` (`x + f(LN(x))`), `"post"` (`LN(x + f(x))`), or `""` where the class does not say.
+
+    >>> import torch, wellcond as wc
+    >>> layer = torch.nn.TransformerEncoderLayer(12, 3, 20, batch_first=True)
+    >>> block = wc.attention_layers(torch.nn.Sequential(layer))[0].block
+    >>> block.name, block.index, block.depth, block.norm_position, block.norms
+    ('0', 0, 1, 'post', ('0.norm1', '0.norm2'))
+    >>> block.mlp_in[0].shape, block.mlp_out[0].shape                   # (1, in, out), and (1, out, in) as for O
+    ((1, 12, 20), (1, 12, 20))
     """
 
     name: str
@@ -264,7 +272,7 @@ class AttentionLayer:
         """Whether queries and keys are normalised before their product, so that the scale of Q and K has no effect."""
         norms = (name for name, child in self.module.named_modules() if not isinstance(child, nn.Identity))
         named = any(re.search(r"(^|\.)((q|query)_(layer_?)?norm|norm_q)$", name) for name in norms)
-        return named or self.kind == "xca" or self.scale is None
+        return named or self.kind == "xca"
 
     @property
     def rotary(self) -> bool:

@@ -5,14 +5,15 @@ from __future__ import annotations
 import dataclasses
 import fnmatch
 import importlib.metadata
+import types
 import typing
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Container, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar, TypeVar
 
 from torch import Tensor
 
-from wellcond.attention.find import AttentionLayers, attention_layers
+from wellcond.attention.find import AttentionLayers
 from wellcond.attention.view import AttentionLayer, Projection
 from wellcond.draw import Draw
 from wellcond.errors import SchemeError
@@ -20,6 +21,7 @@ from wellcond.schemes.laws import Law
 
 Laws = dict[tuple[str, ...], Law]
 ENTRY_POINTS = "wellcond.schemes"
+REQUIRED = "(required)"  # shown as the default of an option that has none
 
 
 @dataclass(frozen=True)
@@ -42,6 +44,17 @@ class Scheme:
 
     Attributes:
         name, citation, published: set by `@register`.
+
+    >>> import torch, wellcond as wc
+    >>> from dataclasses import dataclass
+    >>> from wellcond.schemes.laws import Normal
+    >>> @dataclass(frozen=True)
+    ... class SmallQueries(wc.Scheme):
+    ...     std: float = 0.01
+    ...     def laws(self, layer):
+    ...         return {("query",): Normal(self.std)}
+    >>> wc.init_(torch.nn.MultiheadAttention(8, 2), SmallQueries(0.1)).entries[0].law
+    'N(0, 0.1²)'
     """
 
     name: ClassVar[str] = ""
@@ -69,13 +82,19 @@ class Scheme:
         """The roles (and `"mlp"`) whose biases are set to zero."""
         return frozenset()
 
-    def parameters(self, layers: AttentionLayers, seed: int) -> Iterator[tuple[str, Tensor]]:
-        """Whole parameters the scheme sets, by canonical path, whatever their roles: a teacher's weights."""
+    def parameters(
+        self, layers: AttentionLayers, seed: int, wanted: Container[str] | None = None
+    ) -> Iterator[tuple[str, Tensor]]:
+        """Whole parameters the scheme sets, whatever their roles, by canonical path; if given, only those `wanted`."""
         return iter(())
 
     def functional(self) -> frozenset[str]:
         """The roles whose weights a user's function returns, so that no law is known for them."""
         return frozenset()
+
+    def returned(self, layer: AttentionLayer, draw: Draw) -> dict[str, Tensor]:
+        """What that function returns for a layer: `{role: (heads, D, d)}`."""
+        return {}
 
     def check_layers(self, layers: AttentionLayers) -> None:
         """Raise if what the user asked for has no effect on these layers."""
@@ -83,23 +102,10 @@ class Scheme:
     def __str__(self) -> str:
         return self.name or type(self).__name__
 
-    def weights(self, layer: AttentionLayer, draw: Draw) -> dict[str, Tensor]:
-        """Draw the weights of a layer: `{role: (heads, D, d)}`."""
-        drawn: dict[str, Tensor] = {}
-        for roles, law in self.laws(layer).items():
-            drawn.update(zip(roles, law.sample(draw, roles, shapes(layer, roles)), strict=True))
-        return drawn
-
 
 def shapes(layer: AttentionLayer, roles: tuple[str, ...]) -> tuple[tuple[int, int, int], ...]:
     """`(heads, D, d)` of some roles of a layer."""
     return tuple(projection.shape for _, projection in layer.projections(*roles))
-
-
-def is_whole(layers: AttentionLayers) -> bool:
-    """Whether these are all layers of their model, rather than some a filter picked."""
-    root = layers[0].root
-    return root is not None and len(attention_layers(root)) == len(layers)
 
 
 def missing(layer: AttentionLayer, *roles: str) -> str | None:
@@ -146,7 +152,15 @@ def register(name: str, *, citation: str, published: str = "") -> Callable[[S], 
 
 @dataclass(frozen=True)
 class SchemeInfo:
-    """One row of `wc.schemes`."""
+    """One row of `wc.schemes`.
+
+    >>> import wellcond as wc
+    >>> info = wc.schemes("conditioned")[0]
+    >>> info.name, info.options["query"]
+    ('conditioned', 'orthogonal')
+    >>> info.summary
+    "Each head's W_Q and W_K semi-orthogonal, W_V a rectangular identity."
+    """
 
     name: str
     summary: str
@@ -164,9 +178,8 @@ def schemes(pattern: str = "*") -> list[SchemeInfo]:
     >>> wc.schemes("conditioned")[0].options["value_strength"]
     1.0
     """
-    _load_entry_points()
-    names = sorted(name for name in _SCHEMES if fnmatch.fnmatchcase(name, pattern))
-    return [_info(_SCHEMES[name]) for name in names]
+    names = sorted(name for name in _SCHEMES.keys() | _entry_points() if fnmatch.fnmatchcase(name, pattern))
+    return [_info(_find(name)) for name in names]
 
 
 def _info(cls: type[Scheme]) -> SchemeInfo:
@@ -179,37 +192,45 @@ def _fields(cls: type[Scheme]) -> tuple[dataclasses.Field[Any], ...]:
 
 
 def _options(cls: type[Scheme]) -> dict[str, Any]:
-    required = "(required)"
-    return {f.name: required if f.default is dataclasses.MISSING else f.default for f in _fields(cls)}
+    return {field.name: _default(field) for field in _fields(cls)}
 
 
-def _load_entry_points() -> None:
-    """Third-party schemes: an entry point in the group `wellcond.schemes` whose value is a `Scheme` sub-class."""
-    for entry in importlib.metadata.entry_points(group=ENTRY_POINTS):
-        if entry.name in _SCHEMES:
-            continue
+def _default(field: dataclasses.Field[Any]) -> Any:
+    if field.default_factory is not dataclasses.MISSING:
+        return field.default_factory()
+    return REQUIRED if field.default is dataclasses.MISSING else field.default
+
+
+def _entry_points() -> dict[str, importlib.metadata.EntryPoint]:
+    """Third-party schemes: entry points in the group `wellcond.schemes` whose value is a `Scheme` sub-class."""
+    return {entry.name: entry for entry in importlib.metadata.entry_points(group=ENTRY_POINTS)}
+
+
+def _find(name: str) -> type[Scheme]:
+    """Return a scheme's class; another package is only loaded when its scheme is asked for."""
+    if not isinstance(name, str) or (name not in _SCHEMES and name not in _entry_points()):
+        raise SchemeError(f"no scheme {name!r}; there are: {', '.join(sorted(_SCHEMES.keys() | _entry_points()))}")
+    if name not in _SCHEMES:
         try:
-            cls = entry.load()
+            cls = _entry_points()[name].load()
         except Exception as error:
-            raise SchemeError(f"the scheme '{entry.name}' of another package cannot be loaded ({error})") from error
+            raise SchemeError(f"the scheme '{name}' of another package cannot be loaded ({error})") from error
         if not (isinstance(cls, type) and issubclass(cls, Scheme)):
-            raise SchemeError(f"the entry point '{entry.name}' in {ENTRY_POINTS} is no sub-class of wc.Scheme")
-        if entry.name not in _SCHEMES:  # loading may have registered it
-            register(entry.name, citation=getattr(cls, "citation", ""), published=getattr(cls, "published", ""))(cls)
+            raise SchemeError(f"the entry point '{name}' in {ENTRY_POINTS} is no sub-class of wc.Scheme")
+        if name not in _SCHEMES:  # loading may have registered it
+            register(name, citation=cls.citation, published=cls.published)(cls)
+    return _SCHEMES[name]
 
 
 def make(name: str, options: Mapping[str, Any]) -> Scheme:
     """Build a scheme by name, refusing unknown names, options and values."""
-    _load_entry_points()
-    if not isinstance(name, str) or name not in _SCHEMES:
-        raise SchemeError(f"no scheme {name!r}; there are: {', '.join(sorted(_SCHEMES))}")
-    cls = _SCHEMES[name]
+    cls = _find(name)
     known = _options(cls)
     unknown = sorted(set(options) - set(known))
     if unknown:
         takes = ", ".join(known) or "none"
         raise SchemeError(f"'{name}' has no option {', '.join(map(repr, unknown))}; its options: {takes}")
-    absent = [option for option, default in known.items() if default == "(required)" and option not in options]
+    absent = [option for option, default in known.items() if default is REQUIRED and option not in options]
     if absent:
         raise SchemeError(f"'{name}' needs {', '.join(absent)}: wc.init_(model, '{name}', {absent[0]}=…)")
     hints = typing.get_type_hints(cls)
@@ -235,6 +256,8 @@ def _check_option(name: str, option: str, value: Any, hint: Any) -> None:
         if not isinstance(value, (str, int, float)) or value not in allowed:
             raise SchemeError(f"'{name}' takes {option} in {', '.join(map(repr, allowed))}; got {value!r}")
         return
+    if isinstance(typing.get_origin(hint), type) and typing.get_origin(hint) is not types.UnionType:
+        allowed = (typing.get_origin(hint),)  # a container: its items are the scheme's own affair
     kinds = tuple(t for t in allowed if isinstance(t, type))
     if float in kinds:
         kinds += (int,)

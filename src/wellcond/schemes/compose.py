@@ -25,7 +25,7 @@ class Function(Scheme):
 
     function: SchemeFunction
 
-    def weights(self, layer: AttentionLayer, draw: Draw) -> dict[str, Tensor]:
+    def returned(self, layer: AttentionLayer, draw: Draw) -> dict[str, Tensor]:
         """Call the function."""
         result = self.function(layer, draw)
         if not isinstance(result, Mapping) or not all(isinstance(w, Tensor) for w in result.values()):
@@ -62,7 +62,7 @@ class Composed(Scheme):
         return merged
 
     def beyond(self, layers: AttentionLayers) -> Iterator[Target]:
-        """The MLP and the embeddings belong to the part that names the MLP."""
+        """Positions go with the query, the MLP and the embeddings with the part that names the MLP."""
         for roles, scheme in self.parts:
             for target in scheme.beyond(layers):
                 if ("query" if target.role == "position" else "mlp") in roles:
@@ -83,19 +83,22 @@ class Composed(Scheme):
             if not layers or scheme.name == "keep" or scheme.functional() & roles:
                 continue
             mine = Composed(((roles, scheme),))
+            if "query" not in roles and any(target.role == "position" for target in scheme.beyond(layers)):
+                raise SchemeError(f"'{scheme}' sets the position embedding with its query; give it q and k too")
             if not any(mine.laws(layer) for layer in layers) and next(mine.beyond(layers), None) is None:
                 raise SchemeError(f"'{scheme}' sets nothing of '{_key(roles)}'; leave it out, or use 'keep'")
 
     def __str__(self) -> str:
         return ",".join(f"{_key(roles)}={scheme}" for roles, scheme in self.parts)
 
-    def weights(self, layer: AttentionLayer, draw: Draw) -> dict[str, Tensor]:
-        """Draw from the laws; a function is called and keeps to its roles."""
-        drawn = super().weights(layer, draw)
-        for roles, scheme in self.parts:
-            if isinstance(scheme, Function):
-                drawn |= {role: weight for role, weight in scheme.weights(layer, draw).items() if role in roles}
-        return drawn
+    def returned(self, layer: AttentionLayer, draw: Draw) -> dict[str, Tensor]:
+        """What each part's function returns for its own roles."""
+        return {
+            role: weight
+            for roles, scheme in self.parts
+            for role, weight in scheme.returned(layer, draw).items()
+            if role in roles
+        }
 
 
 def as_scheme(scheme: SchemeLike, options: Mapping[str, Any] | None = None) -> Scheme:
@@ -150,8 +153,8 @@ def _key(roles: frozenset[str]) -> str:
 
 
 def _roles(key: str) -> frozenset[str]:
-    if key == "mlp":
-        return frozenset(["mlp"])
-    if not isinstance(key, str) or not key or set(key) - set(_LETTERS):
-        raise SchemeError(f"roles are written with the letters q, k, v, o, or 'mlp'; got {key!r}")
+    if key == "mlp" or key in ROLES:
+        return frozenset([key])
+    if not isinstance(key, str) or not key or set(key) - set(_LETTERS) or len(set(key)) < len(key):
+        raise SchemeError(f"roles are written with the letters q, k, v, o, each once, or 'mlp'; got {key!r}")
     return frozenset(_LETTERS[letter] for letter in key)

@@ -33,7 +33,7 @@ class Conditioned(Scheme):
         query, key: `"orthogonal"`, `"identity"` or `"keep"`.
         value: `"shared"`: every head reads coordinates 0…d−1, as the paper writes; `"block"`: head i reads
             i·d…(i+1)·d−1, so that the whole value map is the identity; or `"orthogonal"`, `"keep"`.
-        value_strength: λ.
+        value_strength: λ, the singular values of the value map.
         output: `"keep"`, or `"orthogonal"` (the paper saw no difference).
 
     >>> import torch, wellcond as wc
@@ -64,19 +64,21 @@ class Conditioned(Scheme):
     def laws(self, layer: AttentionLayer) -> Laws:
         """One law per role."""
         kinds = {"query": self.query, "key": self.key, "value": self.value, "output": self.output}
-        return {(role,): self._law(kinds[role], p.shape) for role, p in layer.projections() if kinds[role] != "keep"}
+        return {
+            (role,): self._law(role, kinds[role], p.shape) for role, p in layer.projections() if kinds[role] != "keep"
+        }
 
-    def _law(self, kind: str, shape: Shape) -> Law:
+    def _law(self, role: str, kind: str, shape: Shape) -> Law:
+        strength = self.value_strength if role == "value" else 1.0
         if kind == "orthogonal":
-            return SemiOrthogonal()
-        strength = self.value_strength if kind in ("shared", "block") else 1.0
+            return SemiOrthogonal(strength)
         return identity(shape, strength, block=kind == "block")
 
 
 def identity(shape: Shape, strength: float = 1.0, *, block: bool = False) -> Exactly:
     """λ I as `(heads, D, d)`: the same coordinates for every head, or (block) each head its own.
 
-    >>> identity((2, 4, 2), block=True).values[1]
+    >>> identity((2, 4, 2), block=True).build()[1]
     tensor([[0., 0.],
             [0., 0.],
             [1., 0.],
@@ -89,12 +91,12 @@ def identity(shape: Shape, strength: float = 1.0, *, block: bool = False) -> Exa
 
 def _identity(shape: Shape, strength: float, block: bool) -> Tensor:
     heads, rows, columns = shape
-    eye = torch.zeros(heads, columns, rows)
-    for head in range(heads):
-        first = head * columns if block else 0
+    eye = torch.zeros(heads if block else 1, columns, rows)
+    for head, matrix in enumerate(eye):
+        first = head * columns
         size = min(columns, rows - first)
-        eye[head, :size, first : first + size].fill_diagonal_(strength)
-    return eye.mT
+        matrix[:size, first : first + size].fill_diagonal_(strength)
+    return eye.mT.expand(shape)  # one matrix serves all heads unless each has its own
 
 
 def block_identity_refusal(shape: Shape) -> str | None:

@@ -43,8 +43,10 @@ class Critical(Scheme):
         """Needs softmax over query–key products with one scale."""
         if layer.kind not in ("softmax", "talking-heads", "nystrom"):
             return f"{layer.kind} attention is not a softmax over tokens"
-        if layer.qk_norm or layer.scale is None:
+        if layer.qk_norm:
             return "queries and keys are normalised, so weights do not set β"
+        if layer.scale is None:
+            return "the scale of its logits is not one known number"
         return missing(layer, "query", "key")
 
     def laws(self, layer: AttentionLayer) -> Laws:

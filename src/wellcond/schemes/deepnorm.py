@@ -40,10 +40,10 @@ class DeepNorm(PostNormScheme):
 
 
 def constants(block: Block) -> tuple[float, float]:
-    """(α, β) of the block's stack; an encoder–decoder has rules of its own, by both depths."""
-    if not block.other_depth:
-        return (2 * block.depth) ** 0.25, (8 * block.depth) ** -0.25
+    """(α, β) of the block's stack; a block with cross-attention has three branches, and a rule of its own."""
+    if block.stack == "decoder":
+        return (3 * block.depth) ** 0.25, (12 * block.depth) ** -0.25
     if block.stack == "encoder":
         joint = (block.depth**4 * block.other_depth) ** (1 / 16)
         return 0.81 * joint, 0.87 / joint
-    return (3 * block.depth) ** 0.25, (12 * block.depth) ** -0.25
+    return (2 * block.depth) ** 0.25, (8 * block.depth) ** -0.25

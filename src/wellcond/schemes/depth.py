@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from abc import abstractmethod
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator
 
 from wellcond.attention.find import AttentionLayers
@@ -13,7 +13,7 @@ from wellcond.schemes.laws import Law
 ALL = frozenset([*ROLES, "mlp"])
 
 
-class BlockScheme(Scheme):
+class BlockScheme(Scheme, ABC):
     """Sets Q, K, V, O and the MLP of every block, each matrix by itself."""
 
     @abstractmethod

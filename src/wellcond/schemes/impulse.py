@@ -60,12 +60,12 @@ class Impulse(Scheme):
         """Needs a grid with position embedding, ungrouped heads wide enough to tell the positions apart."""
         if layer.kind != "softmax":
             return f"{layer.kind} attention is not a plain softmax over tokens"
-        if layer.qk_norm or layer.rotary:
-            return f"queries and keys are {'normalised' if layer.qk_norm else 'rotated'} after W_Q and W_K"
         assert layer.root is not None
         found = find_positions(layer.root)
         if isinstance(found, str):
             return found
+        if layer.qk_norm or layer.rotary:
+            return f"queries and keys are {'normalised' if layer.qk_norm else 'rotated'} after W_Q and W_K"
         reason = missing(layer, "query", "key") or query_key_refusal(layer) or square_value_output(layer)
         if reason is None and layer.width != found.width:
             reason = f"reads width {layer.width}, the positions have {found.width}"

@@ -9,7 +9,7 @@ import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cache
 
 import torch
 from torch import Tensor
@@ -47,12 +47,17 @@ class Law(ABC):
 
     def rms(self, role: int, shapes: tuple[Shape, ...]) -> float:
         """Root mean square of the entries of one role; measured on one draw unless a law knows better."""
-        names = tuple(map(str, range(len(shapes))))
-        return float(self.sample(Draw(0, "scale"), names, shapes)[role].double().square().mean().sqrt())
+        return _measured_rms(self, role, shapes)
 
     @abstractmethod
     def checks(self, weights: tuple[Tensor, ...], eps: float) -> Iterator[Check]:
         """Compare float64 weights, stored with unit round-off `eps`, with the law."""
+
+
+@cache  # some laws factorise a matrix per head, and every layer asks
+def _measured_rms(law: Law, role: int, shapes: tuple[Shape, ...]) -> float:
+    names = tuple(map(str, range(len(shapes))))
+    return float(law.sample(Draw(0, "scale"), names, shapes)[role].double().square().mean().sqrt())
 
 
 class RoleLaw(Law):
@@ -110,7 +115,7 @@ class SemiOrthogonal(RoleLaw):
 
     def scale(self, shape: Shape) -> float:
         """`gain ÷ √max(D, d)`."""
-        return self.gain / math.sqrt(max(self._matrix(shape)))
+        return abs(self.gain) / math.sqrt(max(self._matrix(shape)))
 
     def _matrix(self, shape: Shape) -> tuple[int, int]:
         return (shape[1], shape[0] * shape[2]) if self.whole else shape[1:]
@@ -142,23 +147,19 @@ class Exactly(RoleLaw):
     build: Callable[[], Tensor]
     label: str
 
-    @cached_property
-    def values(self) -> Tensor:
-        """`(heads, D, d)`."""
-        return self.build()
-
     def draw(self, draw: Draw, role: str, shape: Shape) -> Tensor:
-        """Return the numbers."""
-        return self.values
+        """Make the numbers."""
+        return self.build()
 
     def scale(self, shape: Shape) -> float:
         """Measured."""
-        return float(self.values.double().square().mean().sqrt())
+        return float(self.build().double().square().mean().sqrt())
 
     def check(self, weight: Tensor, eps: float) -> Iterator[Check]:
         """Each entry within one rounding of its value."""
-        largest = float(self.values.abs().max())
-        for head, (got, want) in enumerate(zip(weight, self.values.to(weight.dtype), strict=True)):
+        values = self.build().to(weight.dtype)
+        largest = float(values.abs().max())
+        for head, (got, want) in enumerate(zip(weight, values, strict=True)):
             yield Check(0, head, f"distance to {self.label}", float((got - want).abs().max()), 0.0, eps * largest)
 
     def __str__(self) -> str:

@@ -140,7 +140,7 @@ class QueryKeyProduct(_Product):
         """The factors are balanced (W_QᵀW_Q = W_KᵀW_K, diagonal) as only an SVD split makes them."""
         for head, (query, key) in enumerate(zip(*weights, strict=True)):
             grams = query.T @ query, key.T @ key
-            largest = float(grams[0].diagonal().max())
+            largest = max(float(grams[0].diagonal().max()), torch.finfo(torch.float64).tiny)
             unbalanced = float((grams[0] - grams[1]).abs().max()) / largest
             coupled = float((grams[0] - torch.diag(grams[0].diagonal())).abs().max()) / largest
             tolerance = 8 * eps * math.sqrt(query.shape[0])  # rounding of D entries a column

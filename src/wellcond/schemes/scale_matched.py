@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
 from typing import Any
 
+from wellcond.attention.find import AttentionLayers
 from wellcond.attention.view import AttentionLayer
 from wellcond.errors import SchemeError
-from wellcond.schemes.base import Laws, Scheme, register, shapes
+from wellcond.schemes.base import Laws, Scheme, Target, register, shapes
 from wellcond.schemes.compose import as_scheme
 from wellcond.schemes.laws import Normal
 
@@ -44,3 +46,18 @@ class ScaleMatched(Scheme):
             for index, role in enumerate(roles):
                 laws[(role,)] = Normal(law.rms(index, shapes(layer, roles)), f"scale of {law}")
         return laws
+
+    def beyond(self, layers: AttentionLayers) -> Iterator[Target]:
+        """The same for what the other scheme sets elsewhere."""
+        for target in as_scheme(self.of).beyond(layers):
+            scale = target.law.rms(0, (target.projection.shape,))
+            yield replace(target, law=Normal(scale, f"scale of {target.law}"))
+
+    def zeroed(self) -> frozenset[str]:
+        """The biases that the other scheme zeroes."""
+        return as_scheme(self.of).zeroed()
+
+    def check_layers(self, layers: AttentionLayers) -> None:
+        """Refuse a scheme that sets nothing by a law: there is no scale to match."""
+        if layers and not any(self.laws(layer) for layer in layers):
+            raise SchemeError(f"'scale_matched' needs a scheme that draws weights; '{as_scheme(self.of)}' draws none")

@@ -13,7 +13,7 @@ from wellcond.attention.layouts import contiguous
 from wellcond.attention.paths import join, walk
 from wellcond.attention.view import Block, Projection, Slot
 from wellcond.draw import Draw
-from wellcond.schemes.base import Target, is_whole, register
+from wellcond.schemes.base import Target, register
 from wellcond.schemes.depth import ALL, BlockScheme
 from wellcond.schemes.laws import Check, Law, Normal, Shape
 from wellcond.schemes.xavier import xavier
@@ -45,7 +45,7 @@ class TFixup(BlockScheme):
     def beyond(self, layers: AttentionLayers) -> Iterator[Target]:
         """The MLP, and the embeddings unless only some layers were chosen."""
         yield from super().beyond(layers)
-        if self.embeddings and layers and is_whole(layers):
+        if self.embeddings and layers and not layers.filtered:
             yield from self._embeddings(layers)
 
     def zeroed(self) -> frozenset[str]:

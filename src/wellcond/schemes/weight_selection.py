@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Container, Iterator
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -13,15 +13,15 @@ from torch import Tensor, nn
 from wellcond.attention.find import AttentionLayers, attention_layers
 from wellcond.attention.layouts import Layout
 from wellcond.attention.paths import join, walk
-from wellcond.attention.storage import FLOATS, full
 from wellcond.draw import Draw
 from wellcond.errors import CheckpointError, NoAttentionError, SchemeError
-from wellcond.schemes.base import Scheme, is_whole, register
-from wellcond.schemes.teacher import read_teacher
+from wellcond.schemes.base import Scheme, register
+from wellcond.schemes.teacher import open_teacher
 
 Method = Literal["uniform", "consecutive", "random"]
-# The classifier, by a whole word: the published rule, "contains head", would also skip torch's `multihead_attn`.
-HEAD = re.compile(r"(^|[._])heads?([._]|$)")
+# The classifier, by a whole word: the published rule, "contains head", would also skip torch's `multihead_attn`, and
+# miss the names that transformers uses.
+HEAD = re.compile(r"(^|[._])(heads?|classifier|score|qa_outputs)([._]|$)")
 
 
 @register(
@@ -51,38 +51,29 @@ class WeightSelection(Scheme):
 
     composable = False
 
-    def parameters(self, layers: AttentionLayers, seed: int) -> Iterator[tuple[str, Tensor]]:
+    def parameters(
+        self, layers: AttentionLayers, seed: int, wanted: Container[str] | None = None
+    ) -> Iterator[tuple[str, Tensor]]:
         """Select from every teacher parameter that has a namesake."""
         root = layers[0].root
         assert root is not None
-        teacher = read_teacher(self.teacher)
-        names = _layer_map(layers, teacher) if self.depth == "uniform" else {}
-        picked, inside = _Selection(self.method, seed), _region(layers)
-        parts = _fused_parts(layers, self.teacher) if self.blockwise else {}
-        for path, parameter in _parameters(root):
-            if HEAD.search(path) or not inside(path):
-                continue
-            source = _rename(path, names)
-            if source not in teacher:
-                raise CheckpointError(
-                    f"the teacher has no '{source}' for the student's '{path}': is it the same family?"
-                )
-            value = full(teacher[source])
-            if value.is_meta:
-                raise CheckpointError(f"the teacher's '{source}' is on the meta device: it has no numbers yet")
-            if value.dtype not in FLOATS:
-                raise CheckpointError(f"the teacher's '{source}' is stored as {value.dtype}: quantised or integer")
-            if not torch.isfinite(value).all():
-                raise CheckpointError(f"the teacher's '{source}' has entries that are not finite")
-            yield path, _select(path, value, tuple(parameter.shape), parts.get(path), picked)
+        whole = attention_layers(root)
+        inside, picked = _region(layers), _Selection(self.method, seed)
+        parts = _fused_parts(whole, self.teacher) if self.blockwise else {}
+        with open_teacher(self.teacher) as teacher:
+            names = _layer_map(whole, teacher.names) if self.depth == "uniform" else {}
+            for path, parameter in _parameters(root):
+                if not HEAD.search(path) and inside(path) and (wanted is None or path in wanted):
+                    value = teacher.read(_rename(path, names), path)
+                    yield path, _select(path, value, tuple(parameter.shape), parts.get(path), picked)
 
 
 def _region(layers: AttentionLayers) -> Callable[[str], bool]:
     """Which parameters are meant: all, or those of the chosen layers' blocks."""
-    if is_whole(layers):
+    if not layers.filtered:
         return lambda path: True
-    places = tuple((layer.block.name if layer.block else layer.name) + "." for layer in layers)
-    return lambda path: path.startswith(places)
+    names = [layer.block.name if layer.block else layer.name for layer in layers]
+    return lambda path: any(not name or path.startswith(name + ".") for name in names)
 
 
 def _parameters(root: nn.Module) -> Iterator[tuple[str, Tensor]]:
@@ -199,7 +190,7 @@ def _fused_layouts(layers: AttentionLayers) -> dict[str, tuple[int, tuple[Layout
     return {path: (items[0][0], tuple(i[1] for i in items)) for path, items in found.items() if len(items) > 1}
 
 
-def _layer_map(layers: AttentionLayers, teacher: dict[str, Tensor]) -> dict[str, str]:
+def _layer_map(layers: AttentionLayers, teacher: frozenset[str]) -> dict[str, str]:
     """Student block → teacher block, spread over the teacher's depth, for one numbered stack."""
     names = [block.name for block in layers.blocks]
     prefixes = {name.rpartition(".")[0] for name in names}

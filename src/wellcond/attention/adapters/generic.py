@@ -16,7 +16,17 @@ from torch import Tensor, nn
 from wellcond.attention.adapters import build
 from wellcond.attention.blocks import in_out, is_linear
 from wellcond.attention.paths import children, resolve
-from wellcond.attention.replay import Call, Mixing, Replay, Softmax, additive, as_sequences, causal, concatenate_heads
+from wellcond.attention.replay import (
+    Call,
+    Mixing,
+    Replay,
+    Softmax,
+    additive,
+    as_sequences,
+    causal,
+    concatenate_heads,
+    project,
+)
 from wellcond.attention.storage import split
 from wellcond.attention.view import AttentionLayer, Projection
 from wellcond.errors import WeightError
@@ -42,11 +52,15 @@ TEMPLATES = (
     "proj_{}",
 )
 LETTERS = (("q", "k", "v"), ("query", "key", "value"), ("queries", "keys", "values"), ("Q", "K", "V"))
-STORAGES: tuple[tuple[str, ...], ...] = tuple((name,) for name in FUSED) + tuple(
-    tuple(template.format(part) for part in parts)
-    for template in TEMPLATES
-    for q, k, v in LETTERS
-    for parts in ((q, k, v), (q, k + v))
+STORAGES: tuple[tuple[str, ...], ...] = (
+    *((name,) for name in FUSED),
+    *(("qk", "v"), ("to_qk", "to_v")),
+    *(
+        tuple(template.format(part) for part in parts)
+        for template in TEMPLATES
+        for q, k, v in LETTERS
+        for parts in ((q, k, v), (q, k + v))
+    ),
 )
 OUTPUT = (
     *("proj", "out_proj", "o_proj", "to_out", "c_proj", "dense", "o", "wo", "out", "fc_out", "out_lin", "output"),
@@ -139,6 +153,12 @@ def _projections(module: nn.Module, name: str, heads: int) -> list[Projection] |
             return None
         order = "head" if storage[0] in HEAD_MAJOR else "block"
         return build.fused(module, name, storage[0], heads, width, kv, order)
+    if storage[0].endswith("qk"):
+        width, rest = divmod(sizes[0], 2 * heads)
+        if rest or sizes[1] % heads:
+            return None
+        query, key = build.fused(module, name, storage[0], heads, width, parts=2)
+        return [query, key, build.separate(module, name, storage[1], heads)]
     width, rest = divmod(sizes[0], heads)
     if rest or (given and given != width):
         return None
@@ -193,24 +213,18 @@ def _convolves(call: Call, projection: Projection) -> bool:
 
 def _mixing(call: Call) -> Mixing:
     """Choose the softmax attention that gives what the module itself handed to its output projection."""
+    tokens, truth = _tokens(call), call.reads.get("output", call.output)
+    q, k, v = (project(p, tokens[role]) for role, p in call.layer.projections("query", "key", "value"))
+    candidates = list(_candidates(call, q, k))
+    if not isinstance(truth, Tensor):
+        return candidates[0]
+    if call.layer.output is not None and _convolves(call, call.layer.output):
+        truth = _channels_last(truth)
+    return min(candidates, key=lambda softmax: _distance(concatenate_heads(call, softmax(q, k, v)), truth))
 
-    def mix(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
-        truth = call.reads.get("output", call.output)
-        results = [softmax(q, k, v) for softmax in _candidates(call, q, k)]
-        if not isinstance(truth, Tensor):
-            return results[0]
-        if call.layer.output is not None and _convolves(call, call.layer.output):
-            truth = _channels_last(truth)
-        truth = truth.flatten()
-        distances = [
-            float((concatenate_heads(call, r).flatten() - truth).abs().max())
-            if r.numel() == truth.numel()
-            else torch.inf
-            for r in results
-        ]
-        return results[distances.index(min(distances))]
 
-    return mix
+def _distance(mixed: Tensor, truth: Tensor) -> float:
+    return float((mixed.flatten() - truth.flatten()).abs().max()) if mixed.numel() == truth.numel() else math.inf
 
 
 def _candidates(call: Call, q: Tensor, k: Tensor) -> Iterator[Softmax]:

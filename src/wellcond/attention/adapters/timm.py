@@ -14,7 +14,7 @@ from typing import Any
 
 from torch import nn
 
-from wellcond.attention.adapters import build
+from wellcond.attention.adapters import build, generic
 from wellcond.attention.adapters import timm_mixing as mixing
 from wellcond.attention.adapters import timm_softmax as softmax
 from wellcond.attention.blocks import in_out
@@ -24,10 +24,19 @@ from wellcond.attention.replay import Replay
 from wellcond.attention.view import AttentionLayer, Projection
 
 
-def describe(module: nn.Module, name: str) -> AttentionLayer | None:
-    """Claim an instance of one of the `CLASSES`."""
+def describe(module: nn.Module, name: str) -> AttentionLayer | str | None:
+    """Claim an instance of one of the `CLASSES`; leave the `STRUCTURAL` ones to the generic adapter.
+
+    Any other class of timm's is refused: several store heads in an order of their own under the usual names.
+    """
     classes = build.origin(module, "timm")
-    return next((known(module, name) for cls, known in CLASSES.items() if cls in classes), None)
+    known = next((CLASSES[cls] for cls in CLASSES if cls in classes), None)
+    if known is not None:
+        return known(module, name)
+    own = f"{type(module).__module__}.{type(module).__qualname__}"
+    if own not in classes or own in STRUCTURAL or generic.find_storage(module) is None:
+        return None
+    return f"{own} is not described yet, and where its heads lie cannot be told from names; use wc.register_attention"
 
 
 def _layer(module: Any, name: str, replay: Replay, kind: str = "softmax", roles: str = "qkv") -> AttentionLayer:
@@ -103,6 +112,20 @@ def _parallel(module: Any, name: str) -> AttentionLayer | None:
 
 _VIT = partial(_layer, replay=softmax.VIT)
 _PLAIN = partial(_layer, replay=Replay(softmax.plain))
+
+# Softmax attention by the usual names and in the usual order: the structural adapter verifies on them.
+STRUCTURAL = {
+    "timm.layers.attention_pool.AttentionPoolLatent",
+    "timm.layers.attention_pool2d.AttentionPool2d",
+    "timm.models.convit.MHSA",
+    "timm.models.crossvit.CrossAttention",
+    "timm.models.fastvit.Attention",
+    "timm.models.hieradet_sam2.MultiScaleAttention",
+    "timm.models.metaformer.Attention",
+    "timm.models.nextvit.EfficientAttention",
+    "timm.models.tnt.Attention",
+    "timm.models.visformer.Attention",
+}
 
 CLASSES: dict[str, Callable[[nn.Module, str], AttentionLayer | None]] = {
     "timm.layers.attention.Attention": _VIT,

@@ -17,7 +17,6 @@ from wellcond.attention.replay import (
     additive,
     causal,
     concatenate_heads,
-    evaluating,
     tokens_from,
 )
 
@@ -75,8 +74,7 @@ def relative(call: Call) -> Softmax:
     """MaxViT, CoAtNet and ViT with relative positions: a bias of the layer's own or else one shared by all layers."""
     module, bias = call.module, call.argument("shared_rel_pos")
     if module.rel_pos is not None:
-        with evaluating(module.rel_pos):  # the MLP form of the bias has a dropout
-            bias = module.rel_pos.get_bias()
+        bias = module.rel_pos.get_bias()
     same = nn.Identity()
     return Softmax(module.scale, bias, getattr(module, "q_norm", same), getattr(module, "k_norm", same))
 

@@ -41,7 +41,8 @@ def describe(module: nn.Module, name: str) -> AttentionLayer | str | None:
         return None
     own = OWN.get(type(core).__name__)
     problem = None if own else _problem(module, core)
-    if problem:
+    # Three matrices of their own hold heads one after the other whatever the mixing; a fused one may not.
+    if problem and len(storage) < 3:
         return f"{type(core).__name__} does more than the attention known here: {problem}"
     inside = next((child for child, owned in children(module) if owned is core), "")
     parts = _projections(core, join(name, inside), storage)
@@ -56,9 +57,9 @@ def describe(module: nn.Module, name: str) -> AttentionLayer | str | None:
         key,
         value,
         generic.find_output(module, name, query.heads, value),
-        scale=scale_of(core, query.width) if scale is None else scale,
+        scale=None if problem else scale_of(core, query.width) if scale is None else scale,
         cross=_is_cross(module, core, name),
-        replay=Replay(mixing, assemble=assemble),
+        replay=None if problem else Replay(mixing, assemble=assemble),
     )
 
 
