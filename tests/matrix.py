@@ -2,23 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from typing import Any
+from collections.abc import Sequence
 
-from torch import nn
 from tqdm import tqdm
 
-import wellcond as wc
 from tests.cases import CASES
+from wellcond.applicability import Applicability, applicability
 from wellcond.schemes.base import _SCHEMES
-from wellcond.schemes.compose import as_scheme
-
-# What the schemes that cannot do without an option get; the others get their defaults.
-OPTIONS: dict[str, Callable[[nn.Module], dict[str, Any]]] = {
-    "critical": lambda model: {"tokens": 196},
-    "scale_matched": lambda model: {"of": "conditioned"},
-    "weight_selection": lambda model: {"teacher": model},
-}
 
 INTRODUCTION = """\
 # Which scheme applies where
@@ -43,15 +33,12 @@ def header(schemes: Sequence[str]) -> str:
     return "| model | " + " | ".join(f"`{name}`" for name in schemes) + " |\n|---|" + ":-:|" * len(schemes)
 
 
-def cell(scheme: str, model: nn.Module, layers: wc.AttentionLayers, reasons: dict[str, int]) -> str:
+def cell(found: Applicability, reasons: dict[str, int]) -> str:
     """✓, or how many layers, with the numbers of the reasons; new reasons are added."""
-    made = as_scheme(scheme, OPTIONS.get(scheme, lambda _: {})(model))
-    refused = [reason for layer in layers if (reason := made.applies(layer)) is not None]
-    if not refused:
+    if found.applies == found.layers:
         return "✓"
-    numbers = sorted({reasons.setdefault(reason, len(reasons) + 1) for reason in refused})
-    applied = len(layers) - len(refused)
-    count = f"{applied} of {len(layers)}" if applied else "–"
+    numbers = sorted({reasons.setdefault(reason, len(reasons) + 1) for reason in found.reasons})
+    count = str(found) if found.applies else "–"
     return f"{count} <sup>{', '.join(map(str, numbers))}</sup>"
 
 
@@ -61,9 +48,8 @@ def matrix() -> str:
     reasons: dict[str, int] = {}
     rows = []
     for name, case in tqdm(CASES.items(), desc="models", leave=False):
-        model = case.model()
-        layers = wc.attention_layers(model)
-        rows.append(f"| {name} | " + " | ".join(cell(scheme, model, layers, reasons) for scheme in schemes) + " |")
+        found = applicability(case.model(), schemes)
+        rows.append(f"| {name} | " + " | ".join(cell(found[scheme], reasons) for scheme in schemes) + " |")
     notes = [f"{number}. {reason}" for reason, number in reasons.items()]
     return INTRODUCTION + "\n".join([header(schemes), *rows]) + "\n\n## Reasons\n\n" + "\n".join(notes)
 

@@ -100,7 +100,7 @@ def test_scheme_by_model_table(here: Path) -> None:
     assert rows["keep"] == {"layers": 3, "applies": 3, "reasons": []}
     assert rows["impulse"]["applies"] == 0
     assert rows["impulse"]["reasons"]
-    assert rows["weight_selection"]["applies"] is None
+    assert rows["weight_selection"]["applies"] == rows["weight_selection"]["layers"]  # whatever the teacher
 
 
 def test_init_file_then_audit(here: Path) -> None:

@@ -5,9 +5,9 @@ from wellcond.attention.find import AttentionLayers, attention_layers, register_
 from wellcond.attention.view import AttentionLayer, Block, Projection
 from wellcond.auditing import Audit, Finding, audit
 from wellcond.files import load_weights_, save_weights
-from wellcond.initialise import init_
+from wellcond.initialise import init_, plan
 from wellcond.models import build_model
-from wellcond.planning import Entry, Plan, plan
+from wellcond.planning import Entry, Plan
 from wellcond.schemes.base import Scheme, SchemeInfo, schemes
 from wellcond.streaming import init_to_files
 

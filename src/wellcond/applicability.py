@@ -2,28 +2,32 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from torch import nn
 
 from wellcond.attention.find import attention_layers
-from wellcond.errors import SchemeError
-from wellcond.planning import plan
+from wellcond.schemes.compose import as_scheme
 from wellcond.tables import table
+
+# Where a scheme applies does not depend on the options it cannot do without, so any will do.
+STAND_INS: dict[str, Callable[[nn.Module], dict[str, Any]]] = {
+    "critical": lambda model: {"tokens": 196},
+    "weight_selection": lambda model: {"teacher": model},
+}
 
 
 @dataclass(frozen=True)
 class Applicability:
-    """To how many layers of a model a scheme applies (None: it needs options first), and why not to the others."""
+    """To how many layers of a model a scheme applies, and why not to the others."""
 
     layers: int
-    applies: int | None
+    applies: int
     reasons: tuple[str, ...] = ()
 
     def __str__(self) -> str:
-        if self.applies is None:
-            return "needs options"
         if self.applies == self.layers:
             return "yes"
         return f"{self.applies} of {self.layers}" if self.applies else "no"
@@ -36,16 +40,12 @@ def applicability(model: nn.Module, names: Sequence[str]) -> dict[str, Applicabi
     >>> print(applicability(torch.nn.MultiheadAttention(8, 2), ["conditioned"])["conditioned"])
     yes
     """
-    total = len(attention_layers(model))
+    layers = attention_layers(model)
     found: dict[str, Applicability] = {}
     for name in names:
-        try:
-            made = plan(model, name, on_inapplicable="skip")
-        except SchemeError as error:  # an option without default
-            found[name] = Applicability(total, None, (str(error),))
-            continue
-        reasons = dict.fromkeys(reason for _, reason in made.inapplicable)
-        found[name] = Applicability(total, len(made.layers), tuple(reasons))
+        scheme = as_scheme(name, STAND_INS[name](model) if name in STAND_INS else {})
+        refused = [reason for layer in layers if (reason := scheme.applies(layer)) is not None]
+        found[name] = Applicability(len(layers), len(layers) - len(refused), tuple(dict.fromkeys(refused)))
     return found
 
 

@@ -13,8 +13,9 @@ from wellcond.attention.storage import fetch, full
 from wellcond.attention.view import Projection
 from wellcond.draw import neutral
 from wellcond.errors import SchemeError, WeightError
+from wellcond.initialise import LayerFilter, plan
 from wellcond.linalg import wide
-from wellcond.planning import LayerFilter, Plan, plan
+from wellcond.planning import Plan
 from wellcond.schemes.compose import SchemeLike
 from wellcond.schemes.laws import Law
 from wellcond.tables import table

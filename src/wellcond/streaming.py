@@ -24,7 +24,8 @@ from wellcond.defaults import INSTEAD, check_repeatable, initialise_part
 from wellcond.draw import neutral
 from wellcond.errors import CheckpointError, WellcondError
 from wellcond.files import sync, write_tensors
-from wellcond.planning import LayerFilter, Plan, check_parameter, plan
+from wellcond.initialise import LayerFilter, plan
+from wellcond.planning import Plan, check_parameter
 from wellcond.schemes.compose import SchemeLike
 from wellcond.shards import Shard, check_set, cut, materialised
 
