@@ -16,7 +16,7 @@ from tests.cases import CASES
 from wellcond.testing import same_bits
 
 WORKER = """
-import sys, torch, torch.distributed as dist
+import os, sys, torch, torch.distributed as dist
 from safetensors.torch import save_file
 from torch.distributed.fsdp import fully_shard
 from torch.distributed.tensor import DTensor
@@ -50,7 +50,10 @@ whole = {
 assert wc.audit(model, scheme).passed
 print(wc.init_(model, scheme, seed=7))      # printing gathers too
 save_file(whole, f"{out}/{dist.get_rank()}.safetensors")
+dist.barrier()                              # no rank leaves while another still talks to it
 dist.destroy_process_group()
+sys.stdout.flush()
+os._exit(0)                                 # gloo's threads now and then abort the interpreter's own shutdown
 """
 
 
