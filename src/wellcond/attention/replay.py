@@ -208,34 +208,34 @@ def capture(layers: list[AttentionLayer], inputs: Any) -> list[Call | None]:
 
     Hooks are always removed, train/eval modes restored, and no gradient is recorded.
     """
-    calls: dict[int, Call] = {}
-    handles = []
-    for index, layer in enumerate(layers):
-        handles += _watch(index, layer, calls)
     root = layers[0].root
     assert root is not None
-    try:
-        with evaluating(root):
-            run(root, inputs)
-    finally:
-        for handle in handles:
-            handle.remove()
+    with evaluating(root), _watching(layers) as calls:
+        run(root, inputs)
     return [calls.get(index) for index in range(len(layers))]
 
 
 @torch.no_grad()
 def repeat(call: Call) -> Call:
     """Run a layer's module again with the arguments of an earlier call."""
-    calls: dict[int, Call] = {}
-    handles = _watch(0, call.layer, calls)
     args, kwargs = call.given
+    with evaluating(call.module), _watching([call.layer]) as calls:
+        call.module(*args, **kwargs)
+    return calls[0]
+
+
+@contextmanager
+def _watching(layers: list[AttentionLayer]) -> Iterator[dict[int, Call]]:
+    """Record the first call of each layer, by its index; hooks are always removed."""
+    calls: dict[int, Call] = {}
+    handles: list[Any] = []
     try:
-        with evaluating(call.module):
-            call.module(*args, **kwargs)
+        for index, layer in enumerate(layers):
+            handles += _watch(index, layer, calls)
+        yield calls
     finally:
         for handle in handles:
             handle.remove()
-    return calls[0]
 
 
 def _watch(index: int, layer: AttentionLayer, calls: dict[int, Call]) -> list[Any]:
