@@ -9,6 +9,10 @@ from wellcond.initialise import init_, plan
 from wellcond.models import build_model
 from wellcond.planning import Entry, Plan
 from wellcond.schemes.base import Scheme, SchemeInfo, schemes
+from wellcond.spectral.condition import condition_
+from wellcond.spectral.cost import Cost
+from wellcond.spectral.guarantee import HeadCondition, Summary
+from wellcond.spectral.handle import Conditioning
 from wellcond.streaming import init_to_files
 
 __all__ = [
@@ -32,6 +36,12 @@ __all__ = [
     "Scheme",
     "SchemeInfo",
     "schemes",
+    # condition
+    "Conditioning",
+    "Cost",
+    "HeadCondition",
+    "Summary",
+    "condition_",
     # models by name, weights in files
     "build_model",
     "init_to_files",

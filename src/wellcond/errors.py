@@ -39,3 +39,7 @@ class ModelNameError(WellcondError):
 
 class CheckpointError(WellcondError):
     """A file of weights that is missing, damaged, or belongs to another model."""
+
+
+class OptimizerError(WellcondError):
+    """An optimizer that a folded correction cannot be combined with, or that does not hold the conditioned weights."""

@@ -48,6 +48,12 @@ def condition_numbers(weights: Tensor) -> Tensor:
     return (sigma[..., :1] / smallest)[..., 0].nan_to_num(nan=math.inf, posinf=math.inf)
 
 
+def eigenvalues(symmetric: Tensor) -> Tensor:
+    """Eigenvalues of symmetric matrices in float64, smallest first: `(…, m, m)` to `(…, m)`."""
+    values: Tensor = torch.linalg.eigvalsh(wide(symmetric))
+    return values.to(symmetric.device)
+
+
 def svd(matrix: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     """Thin `U, S, Vᵀ` in float64 with the sign of each pair fixed, so that equal matrices give equal factors."""
     with one_thread():

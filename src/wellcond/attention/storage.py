@@ -55,10 +55,12 @@ def refusal(root: nn.Module, path: str) -> str | None:
         raise WeightError(f"'{path}' is no longer in the model ({error}); make the views again") from error
     if getattr(owner, name, None) is None:
         raise WeightError(f"'{path}' is no longer in the model; make the views again")
-    if parametrize.is_parametrized(owner, name) or name not in owner._parameters:
+    live = name in owner.__dict__.get("_wellcond", ())  # see wellcond/live.py
+    if live or parametrize.is_parametrized(owner, name) or name not in owner._parameters:
         return (
-            f"'{path}' in {type(owner).__name__} is computed from other tensors (a parametrisation, weight norm or "
-            "spectral norm), so writing it would be lost; remove the parametrisation, write, and register it again"
+            f"'{path}' in {type(owner).__name__} is computed from other tensors (a parametrisation, weight norm, "
+            "spectral norm, or wc.condition_ with mode='live'), so writing it would be lost; remove the "
+            "parametrisation, write, and register it again"
         )
     return None
 
@@ -73,9 +75,11 @@ def full(tensor: Tensor) -> Tensor:
 def assign_(target: Tensor, value: Tensor) -> None:
     """Copy a whole tensor into a parameter; each rank keeps its shard, without communication."""
     value = value.to(device=target.device, dtype=target.dtype)
-    if isinstance(target, DTensor):
-        mesh = target.device_mesh
-        whole = DTensor.from_local(value, mesh, [Replicate()] * mesh.ndim, run_check=False)
-        target.copy_(whole.redistribute(placements=target.placements))
-    else:
-        target.copy_(value)
+    target.copy_(like(target, value) if isinstance(target, DTensor) else value)
+
+
+def like(target: DTensor, whole: Tensor) -> DTensor:
+    """Shard a whole tensor, which every rank has, as another is sharded; without communication."""
+    mesh = target.device_mesh
+    replicated = DTensor.from_local(whole, mesh, [Replicate()] * mesh.ndim, run_check=False)
+    return replicated.redistribute(placements=target.placements)

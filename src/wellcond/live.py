@@ -1,0 +1,310 @@
+"""A parameter that is used through a rule: the model stores `W`, every reader of `module.weight` gets `rule(W)`.
+
+The parameter keeps its name, its identity and its place, so optimizers, DDP, FSDP2, EMA, `functional_call` and groups
+of parameters by name see an ordinary model. Only reading the attribute differs, and what a state dictionary holds: the
+effective weight, under the ordinary key. One class is made per module class, not per module, so that compiled graphs
+are shared; `torch.nn.utils.parametrize` renames the parameter and fails on all of these points.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+from weakref import WeakSet
+
+import torch
+from torch import Tensor, nn
+from torch.distributed.tensor import DTensor
+
+from wellcond.attention.storage import full, like
+from wellcond.errors import WeightError
+
+
+@contextmanager
+def computing() -> Iterator[None]:
+    """No gradients, and ordinary tensors even inside `torch.inference_mode`: they outlive it."""
+    with torch.inference_mode(False), torch.no_grad():
+        yield
+
+
+class Rule:
+    """How the weight that is used follows from the weight that is stored.
+
+    Subclasses say `compute` (and `invert`, what to store so that a given effective weight is used). The last result is
+    kept, and state dictionaries alias it: code that averages models by writing into `state_dict()` writes here.
+
+    Attributes:
+        parameters: further trainable tensors of the rule, registered beside the weight as `NAME_KEY`.
+    """
+
+    def __init__(self) -> None:
+        self.parameters: dict[str, nn.Parameter] = {}
+        self.kept: Tensor | None = None  # the last effective weight
+        self._written = 0  # version of `kept` when we wrote it
+        self._source: Tensor | None = None  # what it was computed from
+        self._version = -1
+        self._sharded = False  # FSDP2 refills the parameter without telling its version
+
+    def compute(self, weight: Tensor) -> Tensor:
+        """The effective weight, with its gradient; runs inside compiled graphs too."""
+        raise NotImplementedError
+
+    def invert(self, effective: Tensor) -> Tensor:
+        """What to store so that `effective` is used; raise `CheckpointError` where nothing would give it."""
+        raise NotImplementedError
+
+    def state(self) -> dict[str, Tensor]:
+        """Tensors beyond the weight itself that a bit-exact continuation needs."""
+        return {}
+
+    def load(self, state: dict[str, Tensor]) -> None:
+        """Take over `state()` of another process."""
+
+    def __call__(self, weight: Tensor) -> Tensor:
+        """The effective weight for the stored one."""
+        if torch.compiler.is_compiling() or not self._is_kept(weight):
+            return self.compute(weight)
+        assert self.kept is not None
+        return self.kept
+
+    def _is_kept(self, weight: Tensor) -> bool:
+        """Whether somebody wrote into the effective weight itself (an average of models), so that it is used as is."""
+        if self.kept is None or self.kept._version == self._written:
+            return False
+        if self._source is None:
+            self._source, self._version = weight, weight._version
+        if weight is not self._source or weight._version != self._version:
+            raise WeightError(
+                f"an effective weight of shape {tuple(weight.shape)} was written in place, and then the weight that is "
+                "trained changed too; write before wc.condition_, or load with load_state_dict"
+            )
+        return True
+
+    def keep(self, weight: Tensor, effective: Tensor) -> Tensor:
+        """Remember an effective weight and what it came from; return the tensor that now holds it."""
+        same = self.kept is not None and (self.kept.shape, self.kept.dtype, self.kept.device) == (
+            effective.shape,
+            effective.dtype,
+            effective.device,
+        )
+        if same and self.kept is not None:
+            self.kept.copy_(effective)  # in place: compiled graphs and state dictionaries hold this tensor
+        else:
+            self.kept = effective
+        self._source, self._version, self._written = weight, weight._version, self.kept._version
+        return self.kept
+
+    def fresh(self, weight: Tensor) -> bool:
+        """Whether the remembered weight still belongs to the stored one."""
+        return self.kept is not None and weight is self._source and weight._version == self._version
+
+    def __getstate__(self) -> dict[str, Any]:
+        """A copy computes anew, unless its effective weight was written."""
+        written = self.kept is not None and self.kept._version != self._written
+        kept = self.kept if written else None
+        return self.__dict__ | {"kept": kept, "_source": None, "_version": -1, "_written": -1}
+
+    @computing()
+    def export(self, weight: Tensor) -> Tensor:
+        """The effective weight for a state dictionary, sharded as the stored one is."""
+        if isinstance(weight, DTensor):
+            return like(weight, self.compute(full(weight)))
+        if self._is_kept(weight) or self.fresh(weight):
+            assert self.kept is not None
+            return self.kept
+        return self.keep(weight, self.compute(weight.detach()).detach())
+
+    def stepped(self, weight: Tensor) -> None:
+        """Called after each step of any optimizer."""
+
+
+class FixedGradient(Rule):
+    """`W + C` where no gradient flows through C: computed once per change of W, then handed out without a copy."""
+
+    def corrected(self, weight: Tensor) -> Tensor:
+        """`W + C` in a new tensor; W is a whole, plain, detached tensor."""
+        raise NotImplementedError
+
+    def compute(self, weight: Tensor) -> Tensor:
+        """Differentiable in W as the identity, whatever kind of tensor W is."""
+        if isinstance(weight, DTensor):
+            whole = full(weight)
+            return weight + like(weight, self.corrected(whole) - whole)
+        return weight + (self.corrected(weight.detach()) - weight.detach())
+
+    def __call__(self, weight: Tensor) -> Tensor:
+        """The effective weight; the kept one where W is the model's own parameter and has not changed."""
+        if torch.compiler.is_compiling():
+            return self.traced(weight)
+        if self._is_kept(weight):
+            assert self.kept is not None
+            return self.kept
+        if type(weight) is not nn.Parameter or weight.is_meta:
+            return self.compute(weight)  # functional_call, a DTensor
+        return _Straight.apply(weight, self.refreshed(weight))  # type: ignore[no-any-return]
+
+    def traced(self, weight: Tensor) -> Tensor:
+        """What a compiled graph does."""
+        return self.compute(weight)
+
+    @computing()
+    def refreshed(self, weight: Tensor) -> Tensor:
+        """The kept effective weight, brought up to date."""
+        if self.fresh(weight):
+            assert self.kept is not None
+            return self.kept
+        if self.kept is not None:
+            self.advance()
+        return self.keep(weight, self.corrected(weight.detach()))
+
+    def advance(self) -> None:
+        """Called when W has changed, before `corrected`."""
+
+    def stepped(self, weight: Tensor) -> None:
+        """Bring the kept weight up to date now: a compiled graph reads it without asking."""
+        if isinstance(weight, DTensor) or self._sharded:
+            self._source = None  # computed when FSDP2 has gathered the weight
+        elif not weight.is_meta and self.kept is not None and self.kept._version == self._written:
+            self.refreshed(weight)
+
+
+class _Straight(torch.autograd.Function):
+    """Hand out the effective weight; its gradient is that of the stored weight."""
+
+    @staticmethod
+    def forward(ctx: Any, weight: Tensor, effective: Tensor) -> Tensor:
+        return effective
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor, None]:
+        return grads[0], None
+
+
+class Live(nn.Module):
+    """Mixed into the class of a module with live parameters."""
+
+    _wellcond: dict[str, Rule]
+
+    def _save_to_state_dict(self, destination: dict[str, Any], prefix: str, keep_vars: bool) -> None:
+        super()._save_to_state_dict(destination, prefix, keep_vars)
+        for name, rule in self._wellcond.items():
+            for extra in rule.parameters:
+                destination.pop(f"{prefix}{name}_{extra}", None)
+            destination[prefix + name] = rule.export(stored_weight(self, name))
+
+    def _load_from_state_dict(self, state_dict: dict[str, Any], prefix: str, *rest: Any) -> None:
+        for name, rule in self._wellcond.items():
+            for extra in rule.parameters:
+                state_dict.setdefault(f"{prefix}{name}_{extra}", self._parameters[f"{name}_{extra}"])
+            if prefix + name in state_dict:
+                state_dict[prefix + name] = inverted(rule, state_dict[prefix + name])
+            rule.kept = None
+        super()._load_from_state_dict(state_dict, prefix, *rest)
+
+    def __reduce_ex__(self, protocol: Any) -> Any:
+        return _revive, (type(self)._wellcond_base, type(self)._wellcond_names), self.__dict__  # type: ignore[attr-defined]
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        super().__setstate__(state)  # type: ignore[no-untyped-call]
+        OWNERS.add(self)
+
+
+OWNERS: WeakSet[Live] = WeakSet()
+_CLASSES: dict[tuple[type[nn.Module], tuple[str, ...]], type[nn.Module]] = {}
+
+
+def inverted(rule: Rule, effective: Tensor) -> Tensor:
+    """`rule.invert` for a whole or a sharded tensor."""
+    if isinstance(effective, DTensor):
+        return like(effective, rule.invert(full(effective)))
+    return rule.invert(effective.detach())
+
+
+def install(owner: nn.Module, name: str, rule: Rule) -> None:
+    """Have a parameter used through a rule from now on."""
+    known = live_rules(owner)
+    if name in known:
+        raise WeightError(f"'{name}' of {type(owner).__name__} is live already; remove_ the first conditioning")
+    owner.__dict__["_wellcond"] = known | {name: rule}
+    for extra, parameter in rule.parameters.items():
+        owner.register_parameter(f"{name}_{extra}", parameter)
+    base = type(owner)._wellcond_base if _is_ours(owner) else type(owner)  # type: ignore[attr-defined]
+    names = tuple(owner.__dict__["_wellcond"])
+    owner.__class__ = _live_class(base, names)
+    assert isinstance(owner, Live)
+    OWNERS.add(owner)
+
+
+def uninstall(owner: nn.Module, name: str) -> None:
+    """Have the parameter used as it is stored; under another wrapper's class the rule is gone, the class stays."""
+    rules = live_rules(owner)
+    rule = rules.pop(name)
+    for extra in rule.parameters:
+        del owner._parameters[f"{name}_{extra}"]
+    owner.__dict__["_wellcond"] = rules
+    if _is_ours(owner):
+        base: type[nn.Module] = type(owner)._wellcond_base  # type: ignore[attr-defined]
+        owner.__class__ = _live_class(base, tuple(rules)) if rules else base
+
+
+def live_rules(owner: nn.Module) -> dict[str, Rule]:
+    """The rules of a module's live parameters by name, in a new dictionary."""
+    return dict(owner.__dict__.get("_wellcond", {}))
+
+
+def stored_weight(owner: nn.Module, name: str) -> Tensor:
+    """What the module stores, live or not."""
+    weight = owner._parameters[name]
+    assert weight is not None
+    return weight
+
+
+def live_owners(root: nn.Module) -> Iterator[tuple[str, nn.Module, str, Rule]]:
+    """`(path, module, name, rule)` of each live parameter in a model."""
+    for path, module in root.named_modules():
+        for name, rule in live_rules(module).items():
+            yield path, module, name, rule
+
+
+def _is_ours(owner: nn.Module) -> bool:
+    return "_wellcond_base" in type(owner).__dict__
+
+
+def _live_class(base: type[nn.Module], names: tuple[str, ...]) -> type[nn.Module]:
+    if (base, names) not in _CLASSES:
+        space: dict[str, Any] = {name: property(_reader(name)) for name in names}
+        space |= {"_wellcond_base": base, "_wellcond_names": names, "__module__": base.__module__}
+        space |= {"__qualname__": base.__qualname__, "__doc__": base.__doc__}
+        _CLASSES[base, names] = type(base.__name__, (Live, base), space)
+    return _CLASSES[base, names]
+
+
+def _reader(name: str) -> Callable[[Any], Tensor]:
+    def read(self: Any) -> Tensor:
+        weight: Tensor = self._parameters[name]
+        rule = self._wellcond.get(name)
+        if rule is None:
+            return weight
+        if isinstance(weight, DTensor):
+            rule._sharded = True
+            if sys._getframe(1).f_globals["__name__"].startswith("torch.distributed.fsdp"):
+                return weight  # FSDP2 looks its own parameter up by attribute, and must find it
+        effective: Tensor = rule(weight)
+        return effective
+
+    return read
+
+
+def _revive(base: type[nn.Module], names: tuple[str, ...]) -> nn.Module:
+    cls = _live_class(base, names)
+    return cls.__new__(cls)
+
+
+@torch.compiler.disable  # type: ignore[untyped-decorator]
+def after_step() -> None:
+    """Bring every live parameter up to date; called after each step of any optimizer."""
+    for owner in list(OWNERS):
+        for name, rule in live_rules(owner).items():
+            rule.stepped(stored_weight(owner, name))

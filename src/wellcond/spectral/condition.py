@@ -1,0 +1,148 @@
+"""`wc.condition_`: from a model and a method to a handle."""
+
+from __future__ import annotations
+
+import warnings
+from typing import Any, Literal
+
+import torch
+from torch import Tensor, nn
+
+from wellcond.attention.find import attention_layers
+from wellcond.attention.view import AttentionLayer
+from wellcond.draw import neutral
+from wellcond.errors import SchemeError
+from wellcond.initialise import LayerFilter
+from wellcond.spectral.corrections import WeightConditioning
+from wellcond.spectral.folded import ShiftConditioning
+from wellcond.spectral.guarantee import ONE_HOT, SelfBias, self_biases
+from wellcond.spectral.handle import Conditioning
+from wellcond.spectral.polar import PolarConditioning
+from wellcond.spectral.shift import identity
+from wellcond.spectral.weights import ROLES, Strength, strengths
+
+HALF = (torch.bfloat16, torch.float16)
+METHODS: dict[str, type[Conditioning]] = {cls.method: cls for cls in (ShiftConditioning, PolarConditioning)}
+
+
+@neutral()
+def condition_(
+    model: nn.Module,
+    method: str = "shift",
+    *,
+    strength: Strength | None = None,
+    mode: Literal["folded", "live"] | None = None,
+    roles: str | tuple[str, ...] = ROLES,
+    layers: LayerFilter = None,
+    as_original: bool = True,
+    **options: Any,
+) -> Conditioning:
+    r"""Keep the query, key and value weights of every attention head well conditioned while the model trains.
+
+    Spectral Conditioning of Attention (Theorems 3.5 and 3.8) and what it is compared with. Each head uses `W + C`
+    instead of `W`: $C = \lambda I$ for `"shift"`, $C = \sigma_{max}(W) P$ with the polar factor P for `"polar"`.
+
+    Args:
+        model: any model, wrapped, compiled or sharded; wrapping it afterwards is fine too.
+        method: `"shift"`, `"polar"`, or a peer (see `wellcond.spectral.condition.METHODS`).
+        strength: λ (10 for `"shift"`, as in the paper; for `"polar"` the multiple of σ_max, 1), or `{role: λ}`.
+        mode: `"folded"` (the stored weight becomes W + C and decay is anchored: no cost, no new keys), `"live"` (the
+            stored weight stays W; needed by `"polar"`, half-precision storage and LAMB-like optimizers). By default
+            folded where that is possible.
+        roles: some of query, key, value: `"qk"`, `("value",)`.
+        layers: shell pattern on the layer name, a list of them, or a predicate; None for all.
+        as_original: False if the model holds W + C already, loaded from a checkpoint of a conditioned model.
+        options: `placement="head" | "layer"` for `"shift"`; `every=1` steps between recomputations for `"polar"`.
+
+    >>> import torch, wellcond as wc
+    >>> model = torch.nn.TransformerEncoderLayer(8, 2, batch_first=True)
+    >>> c = wc.condition_(model, "polar")
+    >>> max(head.after for head in c.summary().heads) <= 2.0001
+    True
+    """
+    chosen = METHODS.get(method)
+    if chosen is None:
+        raise SchemeError(f"no conditioning {method!r}; there are {', '.join(METHODS)}")
+    unknown = set(options) - set(chosen.defaults)
+    if unknown:
+        has = ", ".join(chosen.defaults) or "none"
+        raise SchemeError(f"'{method}' has no option {', '.join(sorted(unknown))}; it has {has}")
+    if chosen.strength_default is None and strength is not None:
+        raise SchemeError(f"'{method}' has no strength")
+    found = attention_layers(model).select(layers)
+    by_role = strengths(strength, roles, chosen.strength_default or 1.0)
+    handle = chosen(model, found, by_role, dict(chosen.defaults) | options)
+    handle.check()
+    handle.start_(_mode(mode, chosen, handle), as_original)
+    _warn(handle)
+    return handle
+
+
+def _mode(wanted: str | None, chosen: type[Conditioning], handle: Conditioning) -> str:
+    if wanted is None:
+        half = isinstance(handle, WeightConditioning) and any(w.stored.dtype in HALF for w in handle.weights)
+        return "live" if half else chosen.modes[0]
+    if wanted not in chosen.modes:
+        only = " or ".join(f"'{mode}'" for mode in chosen.modes)
+        why = ": its correction follows the weights" if wanted == "folded" else ""
+        raise SchemeError(f"mode of '{chosen.method}' is {only}, got {wanted!r}{why}")
+    return wanted
+
+
+def _warn(handle: Conditioning) -> None:
+    """Say where the guarantee does not hold, and where attention starts one-hot."""
+    if not isinstance(handle, ShiftConditioning) or not handle.weights:
+        return
+    failing = [head for head in handle.summary().heads if head.status == "no guarantee"]
+    if failing:
+        worst = max(failing, key=lambda head: head.sigma_max)
+        names = ", ".join(f"{head.layer} {head.role} head {head.head}" for head in failing[:3])
+        more = f" and {len(failing) - 3} more" if len(failing) > 3 else ""
+        warnings.warn(
+            f"Theorem 3.8 promises nothing for {names}{more}: the strength is not above σ_max(W), up to "
+            f"{worst.sigma_max:.3g}; κ may rise. See summary()",
+            stacklevel=4,
+        )
+    hot = [bias for layer in handle.layers for bias in _biases(layer) if bias.weight() > ONE_HOT]
+    if hot:
+        worst_bias = max(hot, key=lambda bias: bias.mean)
+        warnings.warn(
+            f"attention starts one-hot in {len(hot)} heads (e.g. {worst_bias.layer} head {worst_bias.head}: a token's "
+            f"logit with itself is {worst_bias.mean:.3g}), so queries and keys get no gradient; the largest strength "
+            f"for query and key that keeps every head below {ONE_HOT:.0%} on its own token is {_largest(handle):.3g}",
+            stacklevel=4,
+        )
+
+
+def _biases(layer: AttentionLayer) -> list[SelfBias]:
+    if layer.query is None or layer.key is None:
+        return []
+    return self_biases(layer, layer.query.read(), layer.key.read())
+
+
+def _largest(handle: ShiftConditioning) -> float:
+    """The largest strength (of the stronger of query and key) that leaves no head one-hot, by bisection."""
+    parts = {(part.layer.name, part.role): part for weight in handle.weights for part in weight.parts}
+    pairs: list[tuple[AttentionLayer, list[tuple[Tensor, Tensor]]]] = []
+    for layer in handle.layers:
+        split: list[tuple[Tensor, Tensor]] = []
+        for role, projection in layer.projections("query", "key"):
+            used = projection.read().double()
+            part = parts.get((layer.name, role))
+            correction = identity(part, projection.shape, handle.placement) if part else torch.zeros_like(used)
+            split.append((used - correction, correction))
+        if len(split) == 2:
+            pairs.append((layer, split))
+
+    def one_hot(share: float) -> bool:
+        return any(
+            bias.weight() > ONE_HOT
+            for layer, ((query, cq), (key, ck)) in pairs
+            for bias in self_biases(layer, query + share * cq, key + share * ck)
+        )
+
+    low, high = 0.0, 1.0
+    for _ in range(12):
+        middle = (low + high) / 2
+        low, high = (low, middle) if one_hot(middle) else (middle, high)
+    return low * max(abs(handle.strength.get(role, 0.0)) for role in ("query", "key"))

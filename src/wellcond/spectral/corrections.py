@@ -1,0 +1,204 @@
+"""Conditioning by stored weights: folded into them, or live through a rule."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from time import perf_counter
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.utils.flop_counter import FlopCounterMode
+
+from wellcond.attention.find import AttentionLayers
+from wellcond.attention.storage import assign_, full
+from wellcond.errors import CheckpointError, InapplicableError
+from wellcond.live import Rule, install, live_rules, uninstall
+from wellcond.spectral.cost import Cost
+from wellcond.spectral.guarantee import HeadCondition, Summary, measure
+from wellcond.spectral.handle import Conditioning
+from wellcond.spectral.steps import listen
+from wellcond.spectral.weights import Part, Strength, Weight, check_weights, strengths, untied, weights_of
+
+
+class WeightConditioning(Conditioning):
+    """A rule for each stored parameter; the modes, and everything that follows from the rule alone."""
+
+    def __init__(
+        self, model: nn.Module, layers: AttentionLayers, strength: Mapping[str, float], options: Mapping[str, Any]
+    ) -> None:
+        super().__init__(model, layers, strength, options)
+        self.weights = weights_of(layers, strength)
+
+    def check(self) -> None:
+        """Every parameter can be written and is not conditioned yet."""
+        check_weights(self.weights)
+
+    # What a method says.
+
+    def rule(self, weight: Weight) -> Rule:
+        """The rule of one stored parameter."""
+        raise NotImplementedError
+
+    def bounds(self, part: Part, stored: Tensor) -> list[float] | None:
+        """The promised κ of each head of one role, `(heads, D, d)`."""
+        return None
+
+    # Modes.
+
+    @torch.no_grad()
+    def start_(self, mode: str, as_original: bool) -> None:
+        """Condition weights that hold W, or (`as_original=False`) what is used already."""
+        self._keep()
+        self.mode = "folded"
+        if as_original:
+            self.install_()
+        else:
+            self.unfold_()
+        if mode == "folded":
+            self.fold_()
+
+    def install_(self) -> None:
+        """Make the weights live."""
+        for weight in self.weights:
+            install(weight.owner, weight.name, self.rule(weight))
+        self.mode = "live"
+        listen()
+
+    def _live_rule(self, weight: Weight) -> Rule:
+        return live_rules(weight.owner)[weight.name]
+
+    @torch.no_grad()
+    def fold_(self) -> None:
+        """Store what is used; the model is an ordinary one from now on."""
+        self._must_be("live", "fold_")
+        folded = [(weight, full(self._live_rule(weight).export(weight.stored)).clone()) for weight in self.weights]
+        for weight, effective in folded:
+            uninstall(weight.owner, weight.name)
+            assign_(weight.stored, effective)
+        self.mode = "folded"
+
+    @torch.no_grad()
+    def unfold_(self) -> None:
+        """Store W again, and use it through the rule."""
+        self._must_be("folded", "unfold_")
+        values = [(weight, self.rule(weight).invert(full(weight.stored))) for weight in untied(self.weights)]
+        for weight, value in values:
+            assign_(weight.stored, value)
+        self.install_()
+
+    @torch.no_grad()
+    def remove_(self) -> None:
+        """Store W and use it as it is."""
+        if not self.active:
+            raise InapplicableError(f"this conditioning ({self.method}) was removed already")
+        if self.mode == "folded":
+            self.unfold_()
+        for weight in self.weights:
+            uninstall(weight.owner, weight.name)
+        self._drop()
+
+    def strength_(self, strength: Strength) -> None:
+        """Another strength for the same W."""
+        mode = self.mode
+        if mode == "folded":
+            self.unfold_()
+        for weight in self.weights:
+            uninstall(weight.owner, weight.name)
+        self.strength = strengths(strength, tuple(self.strength), 1.0)
+        self.weights = weights_of(self.layers, self.strength)
+        self._forget()
+        self.install_()
+        if mode == "folded":
+            self.fold_()
+
+    def _forget(self) -> None:
+        """Called when the strength has changed."""
+
+    def _must_be(self, mode: str, what: str) -> None:
+        if not self.active or self.mode != mode:
+            state = self.mode if self.active else "removed"
+            raise InapplicableError(f"{what} takes a {mode} conditioning; this one ({self.method}) is {state}")
+
+    # State.
+
+    def state_dict(self) -> dict[str, Any]:
+        """The stored weights and what the rules remember, where a model's own state has only what is used."""
+        state = super().state_dict()
+        if self.mode == "live":
+            state["weights"] = {weight.path: full(weight.stored).clone() for weight in untied(self.weights)}
+            state["rules"] = {weight.path: self._live_rule(weight).state() for weight in self.weights}
+        return state
+
+    @torch.no_grad()
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Continue where another process stopped: same method, mode, strength and model, or nothing is changed."""
+        super().load_state_dict(state)
+        mine = self.state_dict()
+        stored = state.get("weights", {})
+        if stored.keys() != mine.get("weights", {}).keys():
+            raise CheckpointError("the state belongs to another model: its conditioned parameters have other names")
+        for path, value in stored.items():
+            if value.shape != mine["weights"][path].shape:
+                here = tuple(mine["weights"][path].shape)
+                raise CheckpointError(f"'{path}' is {tuple(value.shape)} in the state, {here} here")
+        for weight in self.weights if self.mode == "live" else ():
+            if weight.path in stored:
+                assign_(weight.stored, stored[weight.path])
+            self._live_rule(weight).load(state["rules"][weight.path])
+
+    # What people look at.
+
+    @torch.no_grad()
+    def summary(self) -> Summary:
+        """See `Conditioning.summary`."""
+        found: list[HeadCondition] = []
+        for weight in self.weights:
+            whole = full(weight.stored)
+            if self.mode == "live":
+                stored, used = whole, full(self._live_rule(weight).export(weight.stored))
+            else:
+                stored, used = self.rule(weight).invert(whole), whole
+            for part in weight.parts:
+                heads = part.layout.read(stored)
+                found += measure(part.layer.name, part.role, heads, part.layout.read(used), self.bounds(part, heads))
+        order = {layer.name: index for index, layer in enumerate(self.layers)}
+        found.sort(key=lambda head: order[head.layer])
+        return Summary(str(self), tuple(found))
+
+    def cost(self, tokens: int = 197) -> Cost:
+        """See `Conditioning.cost`. Live weights are measured once: the rule is applied to every parameter."""
+        shapes = [part.projection.shape for weight in self.weights for part in weight.parts]
+        entries = sum(h * w * d for h, w, d in shapes)
+        plain, added = 2 * tokens * entries, tokens * sum(h * d for h, _, d in shapes)
+        size = sum(weight.stored.element_size() * weight.stored.numel() for weight in untied(self.weights))
+        live = self.mode == "live"
+        seconds, flops, kept = self._measured() if live else (0.0, 0.0, 0.0)
+        aspects = "FLOPs of the projections, forward", "parameters", "gradient, entries", "activations, entries"
+        extras = sum(
+            p.numel() for weight in self.weights for p in (self._live_rule(weight).parameters if live else {}).values()
+        )
+        outputs = tokens * sum(h * d for h, _, d in shapes)
+        rows: list[tuple[str, float, float, float | None]] = [
+            (aspects[0], plain, plain, None),
+            ("the same as X W + X C (the paper's Table 9)", plain, plain + added, None),
+            (aspects[1], entries, entries + extras, entries + extras),
+            (aspects[2], entries, entries + extras, None),
+            (aspects[3], outputs, outputs, None),
+            ("memory of what is used instead, bytes", 0, size if live else 0, kept),
+            ("FLOPs of matrix products per step", 0, flops, flops),
+            ("seconds per step", 0, seconds, seconds),
+        ]
+        return Cost(f"{self} with {tokens} tokens", tuple(rows))
+
+    @torch.no_grad()
+    def _measured(self) -> tuple[float, float, float]:
+        kept = 0
+        counter = FlopCounterMode(display=False)
+        start = perf_counter()
+        with counter:
+            for weight in untied(self.weights):
+                rule = self._live_rule(weight)
+                rule.compute(full(weight.stored))
+                kept += 0 if rule.kept is None else rule.kept.element_size() * rule.kept.numel()
+        return perf_counter() - start, counter.get_total_flops(), kept

@@ -1,0 +1,164 @@
+r"""What a correction promises and what it does: κ before and after, the sound form of Theorem 3.8, the self-bias.
+
+The theorem's own condition is not enough: `diag(−1.9, 0.5)` with λ = 2 meets it, and κ rises from 3.8 to 25. Sound is
+$\lambda > \sigma_{max}(W)$, then $\kappa(W + \lambda I) \le (\lambda + \sigma_{max}) / (\lambda - \sigma_{max})$.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+import torch
+from torch import Tensor
+
+from wellcond.attention.view import AttentionLayer
+from wellcond.linalg import condition_numbers, singular_values
+from wellcond.tables import table
+
+ONE_HOT = 0.95  # the weight of a token's own column from which a row counts as one-hot
+TOKENS = 256  # the sequence length assumed where none is known; it enters by its logarithm
+
+
+@dataclass(frozen=True)
+class HeadCondition:
+    """One head: κ of W and of W + C, and the bound where there is one.
+
+    Attributes:
+        before: κ(W).
+        after: κ of what is used.
+        sigma_max: σ_max(W).
+        bound: what the theorem promises for κ(W + C); `inf` where its condition does not hold, None without a theorem.
+        status: `"ok"`, `"no guarantee"`, `"zero"` (W = 0, which nothing conditions) or `"violated"`.
+    """
+
+    layer: str
+    role: str
+    head: int
+    before: float
+    after: float
+    sigma_max: float
+    bound: float | None
+    status: str
+
+
+@dataclass(frozen=True)
+class Summary:
+    """Every head's conditioning; prints as one row per layer and role.
+
+    >>> import torch, wellcond as wc
+    >>> summary = wc.condition_(torch.nn.MultiheadAttention(8, 2), "polar").summary()
+    >>> summary.holds, max(head.after for head in summary.heads) <= 2.0001
+    (True, True)
+    """
+
+    title: str
+    heads: tuple[HeadCondition, ...] = field(repr=False)
+
+    @property
+    def holds(self) -> bool:
+        """Whether every head that could be conditioned is within its bound."""
+        return all(head.status in ("ok", "zero") for head in self.heads)
+
+    def __str__(self) -> str:
+        groups: dict[tuple[str, str], list[HeadCondition]] = {}
+        for head in self.heads:
+            groups.setdefault((head.layer, head.role), []).append(head)
+        rows = []
+        for (layer, role), heads in groups.items():
+            bounds = [head.bound for head in heads if head.bound is not None]
+            words = dict.fromkeys(head.status for head in heads)
+            rows.append(
+                [
+                    layer,
+                    role,
+                    _range([head.before for head in heads]),
+                    _range([head.after for head in heads]),
+                    f"{max(bounds):.3g}" if bounds else "",
+                    _range([head.sigma_max for head in heads]),
+                    ", ".join(f"{word} ({_count(heads, word)})" if len(words) > 1 else word for word in words),
+                ]
+            )
+        return f"{self.title}\n" + table(["layer", "role", "κ(W)", "κ now", "bound", "σ_max(W)", "guarantee"], rows)
+
+
+def _range(values: Sequence[float]) -> str:
+    low, high = f"{min(values):.3g}", f"{max(values):.3g}"
+    return low if low == high else f"{low} … {high}"
+
+
+def _count(heads: Sequence[HeadCondition], status: str) -> int:
+    return sum(head.status == status for head in heads)
+
+
+def measure(layer: str, role: str, stored: Tensor, used: Tensor, bounds: Sequence[float] | None) -> list[HeadCondition]:
+    """κ of each head of one role, `(heads, D, d)` before and after, against its bound."""
+    before, after = condition_numbers(stored), condition_numbers(used)
+    largest = singular_values(stored)[:, 0]
+    found = []
+    # What is used is rounded to its dtype: relative eps in each entry moves κ by at most about 2 √(D d) eps κ.
+    slack = 2 * math.sqrt(stored.shape[1] * stored.shape[2]) * torch.finfo(used.dtype).eps
+    for head in range(len(stored)):
+        bound = None if bounds is None else bounds[head]
+        status = "ok"
+        if bound is not None:
+            if not largest[head] > 0:
+                status = "zero"
+            elif math.isinf(bound):
+                status = "no guarantee"
+            elif float(after[head]) > bound * (1 + slack * bound):
+                status = "violated"
+        numbers = float(before[head]), float(after[head]), float(largest[head])
+        found.append(HeadCondition(layer, role, head, *numbers, bound, status))
+    return found
+
+
+def shift_bounds(stored: Tensor, correction: Tensor) -> list[float]:
+    """The sound bound of each head for `λ I`-like corrections `(heads, D, d)`; `inf` where λ ≤ σ_max(W)."""
+    largest, shift = singular_values(stored)[:, 0], singular_values(correction)[:, -1]
+    room = shift - largest
+    return torch.where(room > 0, (shift + largest) / room, math.inf).tolist()
+
+
+@dataclass(frozen=True)
+class SelfBias:
+    r"""How strongly a query head attends to its own token at initialisation, from the weights alone.
+
+    For tokens of unit variance and no common part, $\mu = s\,tr(W_Q^T W_K)$ is the mean logit of a token with itself
+    and $\sigma^2 = s^2 tr(W_Q^T W_Q W_K^T W_K)$ the variance of its logits with the others, so its own column has the
+    weight $1/(1 + e^{F - \mu})$ with the free energy $F = \log T + \sigma^2/2$, or $\sigma\sqrt{2\log T}$ beyond
+    $\sigma = \sqrt{2 \log T}$.
+    """
+
+    layer: str
+    head: int
+    mean: float
+    deviation: float
+
+    def weight(self, tokens: int = TOKENS) -> float:
+        """The expected weight of the own column among `tokens`."""
+        log = math.log(tokens)
+        frozen = self.deviation > math.sqrt(2 * log)
+        energy = self.deviation * math.sqrt(2 * log) if frozen else log + self.deviation**2 / 2
+        return 1 / (1 + math.exp(min(700.0, energy - self.mean)))
+
+
+def self_biases(layer: AttentionLayer, query: Tensor, key: Tensor) -> list[SelfBias]:
+    """Per query head; none where a softmax over the layer's own tokens is not what the layer does."""
+    if (
+        layer.kind != "softmax"
+        or layer.cross
+        or layer.scale is None
+        or layer.qk_norm
+        or query.shape[1:] != key.shape[1:]
+    ):
+        return []
+    keys = key.double().repeat_interleave(len(query) // len(key), dim=0)
+    queries = query.double()
+    mean = layer.scale * (queries * keys).sum((1, 2))
+    square = layer.scale**2 * ((queries.mT @ queries) * (keys.mT @ keys)).sum((1, 2))
+    return [
+        SelfBias(layer.name, h, float(m), math.sqrt(float(v)))
+        for h, (m, v) in enumerate(zip(mean, square, strict=True))
+    ]

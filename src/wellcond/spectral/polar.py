@@ -1,0 +1,155 @@
+"""Theorem 3.5 of Spectral Conditioning: C = σ_max(W) times the polar factor of W, so that κ(W + C) ≤ 2."""
+
+from __future__ import annotations
+
+from types import MappingProxyType
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from wellcond.attention.layouts import Layout
+from wellcond.errors import CheckpointError, SchemeError
+from wellcond.linalg import svd
+from wellcond.live import FixedGradient
+from wellcond.polar import polar_rows
+from wellcond.spectral.corrections import WeightConditioning
+from wellcond.spectral.weights import Part, Weight
+
+
+class PolarRule(FixedGradient):
+    r"""`W + s σ_max(W) P` for each head, with P the polar factor of W; no gradient flows through the correction.
+
+    Singular values $\sigma_i$ become $\sigma_i + s\sigma_{max}$, hence
+    $\kappa = (1 + s)\sigma_{max} / (\sigma_{min} + s\sigma_{max}) \le 1 + 1/s$: 2 for the theorem's $s = 1$.
+    """
+
+    def __init__(self, weight: Weight, every: int = 1) -> None:
+        super().__init__()
+        self.every = every
+        self.parts = [(part.layout, part.strength, part.name) for part in weight.parts]
+        self.age = 0  # changes of W since the correction was computed
+        self.correction: Tensor | None = None  # kept only where it outlives one step
+
+    def corrected(self, weight: Tensor) -> Tensor:
+        """`W + C`, with a new C every `every` changes of W."""
+        if self.every == 1:
+            return self._apply(weight)
+        if self.correction is None:
+            self.correction = self._apply(weight) - weight
+        return weight + self.correction.to(weight)
+
+    def advance(self) -> None:
+        """Forget a correction that has served its time."""
+        if self.correction is not None:
+            self.age += 1
+            if self.age >= self.every:
+                self.age, self.correction = 0, None
+
+    def traced(self, weight: Tensor) -> Tensor:
+        """A compiled graph reads the kept weight, which `stepped` brings up to date between the graphs."""
+        if self.kept is None:
+            raise CheckpointError("run the model once before compiling it, or call after_step() after loading weights")
+        return weight + (self.kept - weight.detach())
+
+    def invert(self, effective: Tensor) -> Tensor:
+        """`V − s/(1+s) σ_max(V) P(V)`, exact where κ(V) ≤ 1 + 1/s; refused elsewhere, and where it is not exact."""
+        weight = effective.clone(memory_format=torch.contiguous_format)
+        for layout, strength, name in self.parts:
+            heads = layout.read(effective)
+            layout.write_(weight, _stored(heads, strength, name))
+        self.age, self.correction = 0, None
+        error = (self._apply(weight) - effective).abs().max()
+        allowed = 64 * torch.finfo(effective.dtype).eps * effective.abs().max()
+        if not error <= allowed:
+            raise CheckpointError(_refusal(self.parts[0][2], f"the best stored weight is {float(error):.1e} off"))
+        return weight
+
+    def state(self) -> dict[str, Tensor]:
+        """The correction and its age, where they are not a function of W."""
+        if self.correction is None:
+            return {}
+        return {"correction": self.correction.clone(), "age": torch.tensor(self.age)}
+
+    def load(self, state: dict[str, Tensor]) -> None:
+        """Take over a correction and its age."""
+        self.correction = state["correction"].clone() if "correction" in state else None
+        # Loading changes W once, which must not count as a step.
+        self.age = int(state["age"]) - 1 if "age" in state else 0
+
+    def _apply(self, weight: Tensor) -> Tensor:
+        """All heads of one shape at once."""
+        effective = weight.clone(memory_format=torch.contiguous_format)
+        shapes: dict[torch.Size, list[tuple[Layout, float, Tensor]]] = {}
+        for layout, strength, _ in self.parts:
+            rows = layout.read(weight).mT  # as nn.Linear stores them: d rows of D numbers for each head
+            shapes.setdefault(rows.shape[1:], []).append((layout, strength, rows))
+        for members in shapes.values():
+            every = torch.cat([rows for _, _, rows in members])
+            factor, largest = polar_heads(every)
+            strengths = torch.cat([largest.new_full((len(rows),), strength) for _, strength, rows in members])
+            every.addcmul_(factor, (strengths * largest)[:, None, None].to(factor))
+            first = 0
+            for layout, _, rows in members:
+                layout.write_(effective, every[first : first + len(rows)].mT)
+                first += len(rows)
+        return effective
+
+
+def polar_heads(rows: Tensor) -> tuple[Tensor, Tensor]:
+    """Polar factor and σ_max of `(heads, d, D)`, whichever of d and D is larger; half precision is widened."""
+    wide = rows if rows.dtype in (torch.float32, torch.float64) else rows.float()
+    if wide.shape[1] <= wide.shape[2]:
+        factor, largest = polar_rows(wide)
+    else:
+        transposed, largest = polar_rows(wide.mT)
+        factor = transposed.mT
+    return factor.to(rows.dtype), largest
+
+
+def _stored(heads: Tensor, strength: float, name: str) -> Tensor:
+    """W for V, by SVD in float64."""
+    u, s, vt = svd(heads)
+    bound = 1 + 1 / strength
+    eps = torch.finfo(heads.dtype).eps
+    condition = s[:, 0] / s[:, -1]
+    worst = int(condition.nan_to_num(nan=1.0).argmax())
+    if not (condition.nan_to_num(nan=1.0) <= bound * (1 + 32 * eps)).all():
+        raise CheckpointError(_refusal(f"{name} head {worst}", f"κ = {float(condition[worst]):.4g} > {bound:g}"))
+    # A singular value that was zero comes back as a rounding error of either sign, and with the wrong one the polar
+    # factor would turn around: keep it above the rounding.
+    rest = (s - strength / (1 + strength) * s[:, :1]).clamp(min=8 * eps * float(s.max()))
+    return ((u * rest[:, None]) @ vt).to(heads)
+
+
+def _refusal(where: str, why: str) -> str:
+    return (
+        f"these weights are not what a live polar model exports ({where}: {why}), so no stored weight gives them. If "
+        "they are weights W to be conditioned, say as_original=True (wc.load_weights_, or handle.load_weights_); to "
+        "train them as they are, use a model that is not conditioned"
+    )
+
+
+class PolarConditioning(WeightConditioning):
+    """σ_max times the polar factor, always live: C follows W."""
+
+    method = "polar"
+    citation = "Spectral Conditioning of Attention, Theorem 3.5"
+    strength_default = 1.0
+    defaults = MappingProxyType({"every": 1})
+
+    def __init__(self, *arguments: Any) -> None:
+        super().__init__(*arguments)
+        every, low = self.options["every"], min(self.strength.values(), default=1.0)
+        if not isinstance(every, int) or isinstance(every, bool) or every < 1:
+            raise SchemeError(f"every is a number of steps, 1 or more; got {every!r}")
+        if low < 0:
+            raise SchemeError(f"'polar' takes a positive strength, 1 for the theorem; got {low:g}")
+
+    def rule(self, weight: Weight) -> PolarRule:
+        """Recompute every `every` steps."""
+        return PolarRule(weight, int(self.options["every"]))
+
+    def bounds(self, part: Part, stored: Tensor) -> list[float]:
+        """1 + 1/s for every head; 2 in the theorem."""
+        return [1 + 1 / part.strength] * len(stored)

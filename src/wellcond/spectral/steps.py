@@ -1,0 +1,78 @@
+"""Be told of every optimizer step in the process, attached or not."""
+
+from __future__ import annotations
+
+from typing import Any, Protocol
+from weakref import WeakSet
+
+import torch
+from torch.optim import Optimizer
+from torch.optim.optimizer import register_optimizer_step_post_hook, register_optimizer_step_pre_hook
+
+from wellcond import live
+from wellcond.errors import OptimizerError
+
+
+class Listener(Protocol):
+    """What is told."""
+
+    def before(self, optimizer: Optimizer) -> None:
+        """Called with the gradients of the step in place."""
+
+    def after(self, optimizer: Optimizer) -> None:
+        """Called when the step is done."""
+
+
+_LISTENERS: WeakSet[Any] = WeakSet()
+_INSTALLED: list[object] = []
+
+
+def listen(listener: Listener | None = None) -> None:
+    """Tell a listener (for as long as it lives) and every live weight of optimizer steps."""
+    if listener is not None:
+        _LISTENERS.add(listener)
+    if not _INSTALLED:
+        _INSTALLED.append(register_optimizer_step_pre_hook(_before))
+        _INSTALLED.append(register_optimizer_step_post_hook(_after))
+
+
+@torch.compiler.disable  # type: ignore[untyped-decorator]
+def _before(optimizer: Optimizer, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    listeners = list(_LISTENERS)
+    closure = kwargs.get("closure", args[1] if len(args) > 1 else None)
+    if closure is None:
+        for listener in listeners:
+            listener.before(optimizer)
+        return None
+
+    # The gradients are made inside the step.
+    def told() -> Any:
+        loss = closure()
+        for listener in listeners:
+            listener.before(optimizer)
+        return loss
+
+    if "closure" in kwargs:
+        return args, kwargs | {"closure": told}
+    return (args[0], told, *args[2:]), kwargs
+
+
+@torch.compiler.disable  # type: ignore[untyped-decorator]
+def _after(optimizer: Optimizer, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+    for listener in list(_LISTENERS):
+        listener.after(optimizer)
+    live.after_step()
+
+
+def inner(optimizer: Any) -> Optimizer:
+    """The torch optimizer inside Accelerate's, Lightning's or another library's wrapper."""
+    seen: set[int] = set()
+
+    while getattr(optimizer, "optimizer", None) is not None and id(optimizer) not in seen:
+        seen.add(id(optimizer))
+        optimizer = optimizer.optimizer
+    if not isinstance(optimizer, Optimizer):
+        raise OptimizerError(
+            f"attach takes a torch optimizer or a wrapper with .optimizer; got {type(optimizer).__name__}"
+        )
+    return optimizer
