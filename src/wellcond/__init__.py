@@ -13,6 +13,7 @@ from wellcond.spectral.condition import condition_
 from wellcond.spectral.cost import Cost
 from wellcond.spectral.guarantee import HeadCondition, Summary
 from wellcond.spectral.handle import Conditioning
+from wellcond.spectral.layernorm import WithoutLayerNorm, without_layernorm
 from wellcond.streaming import init_to_files
 
 __all__ = [
@@ -41,7 +42,9 @@ __all__ = [
     "Cost",
     "HeadCondition",
     "Summary",
+    "WithoutLayerNorm",
     "condition_",
+    "without_layernorm",
     # models by name, weights in files
     "build_model",
     "init_to_files",

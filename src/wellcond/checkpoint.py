@@ -12,6 +12,7 @@ from typing import Any
 from safetensors import SafetensorError, safe_open
 from torch import Tensor
 
+from wellcond.attention.storage import full
 from wellcond.errors import CheckpointError
 
 INDEX, SINGLE = "model.safetensors.index.json", "model.safetensors"
@@ -22,7 +23,7 @@ PICKLES = {".bin", ".pt", ".pth", ".ckpt", ".pkl", ".pickle"}
 class Source:
     """The open files of a checkpoint: which tensor is in which."""
 
-    path: Path
+    path: Path | str
     handles: Mapping[str, Any]  # tensor name -> safe_open handle
 
     @classmethod
@@ -30,12 +31,7 @@ class Source:
         """Open a file, or every file of a directory; all headers are read, so a truncated file shows now."""
         handles: dict[str, Any] = {}
         for file in _files(path):
-            try:
-                handle = stack.enter_context(safe_open(file, framework="pt"))
-            except (SafetensorError, OSError) as error:
-                raise CheckpointError(
-                    f"'{file}' cannot be read as safetensors ({error}); if it was cut short, copy or make it again"
-                ) from error
+            handle = open_file(file, stack)
             for name in handle.keys():  # noqa: SIM118 (a handle is no dictionary)
                 if name in handles:
                     raise CheckpointError(f"'{name}' is in more than one file of '{path}'; make the checkpoint again")
@@ -55,6 +51,35 @@ class Source:
         """Read one tensor."""
         tensor: Tensor = self.handles[name].get_tensor(name)
         return tensor
+
+
+class Memory(Source):
+    """A state dictionary, as if it were a file: its handles are the tensors themselves."""
+
+    def shape(self, name: str) -> tuple[int, ...]:
+        """Shape of a tensor."""
+        return tuple(self.read(name).shape)
+
+    def is_float(self, name: str) -> bool:
+        """Whether a tensor holds floating-point numbers."""
+        return self.read(name).is_floating_point()
+
+    def read(self, name: str) -> Tensor:
+        """The whole tensor."""
+        value = self.handles[name]
+        if not isinstance(value, Tensor):
+            raise CheckpointError(f"'{self.path}': '{name}' is a {type(value).__name__}, not a tensor")
+        return full(value)
+
+
+def open_file(file: Path, stack: ExitStack) -> Any:
+    """Open one safetensors file."""
+    try:
+        return stack.enter_context(safe_open(file, framework="pt"))
+    except (SafetensorError, OSError) as error:
+        raise CheckpointError(
+            f"'{file}' cannot be read as safetensors ({error}); if it was cut short, copy or make it again"
+        ) from error
 
 
 def refuse_pickle(path: Path) -> None:

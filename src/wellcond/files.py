@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import secrets
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from contextlib import ExitStack
 from pathlib import Path
 
@@ -16,6 +16,8 @@ from torch import Tensor, nn
 from wellcond.attention.storage import assign_, full
 from wellcond.checkpoint import Source, refuse_pickle
 from wellcond.errors import CheckpointError
+from wellcond.loading import settle, to_store
+from wellcond.spectral.handle import handles_of
 from wellcond.state import Stored, stored
 
 FEW = 3  # names shown of a long list
@@ -57,13 +59,18 @@ def file_target(path: str | os.PathLike[str]) -> Path:
 
 
 def write_tensors(target: Path, items: Iterable[Stored]) -> int:
+    """Write a model's tensors in one step; return their size in bytes."""
+    return write_named(target, ((item.name, item.effective) for item in items))
+
+
+def write_named(target: Path, named: Iterable[tuple[str, Tensor]], metadata: Mapping[str, str] | None = None) -> int:
     """Write tensors to a temporary neighbour, then rename it; return their size in bytes."""
-    tensors = _plain(items)
+    tensors = _plain(named)
     temporary = target.with_name(f".{target.name}.{secrets.token_hex(4)}.partial")
     try:
         with temporary.open("xb") as file:
             mode = os.fstat(file.fileno()).st_mode  # what the user's umask says; save_file would make it private
-        save_file(tensors, temporary, metadata={"format": "pt"})
+        save_file(tensors, temporary, metadata={"format": "pt", **(metadata or {})})
         temporary.chmod(mode)
         sync(temporary)
         os.replace(temporary, target)
@@ -84,31 +91,35 @@ def sync(path: Path) -> None:
         os.close(descriptor)
 
 
-def _plain(items: Iterable[Stored]) -> dict[str, Tensor]:
+def _plain(named: Iterable[tuple[str, Tensor]]) -> dict[str, Tensor]:
     tensors: dict[str, Tensor] = {}
     memory: set[int] = set()
-    for item in items:
-        tensor = full(item.tensor)
+    for name, value in named:
+        tensor = full(value)
         if tensor.is_meta:
             raise CheckpointError(
-                f"'{item.name}' is on the meta device, so it has no numbers to save: materialise the model first, or "
+                f"'{name}' is on the meta device, so it has no numbers to save: materialise the model first, or "
                 "use wc.init_to_files"
             )
         plain = tensor.cpu().contiguous()
         if plain.untyped_storage().data_ptr() in memory:  # overlaps another tensor, which safetensors refuses
             plain = plain.clone()
         memory.add(plain.untyped_storage().data_ptr())
-        tensors[item.name] = plain
+        tensors[name] = plain
     return tensors
 
 
-def load_weights_(model: nn.Module, path: str | os.PathLike[str]) -> None:
+def load_weights_(model: nn.Module, path: str | os.PathLike[str], *, as_original: bool = False) -> None:
     """Load a model's weights from safetensors, strictly: every name and shape must fit, or nothing is loaded.
+
+    A file holds what is used, so a model that `wc.condition_` made live stores the W that gives it, or refuses.
 
     Args:
         model: any model; on the meta device its tensors are replaced by the file's.
         path: a `.safetensors` file, or a directory with `model.safetensors.index.json` or `model.safetensors`. A tied
             tensor may have any of its names there.
+        as_original: True if the file holds W, of a model that is not conditioned: a live model then stores it as it
+            is, a folded one stores W + C.
 
     >>> import tempfile, torch, wellcond as wc
     >>> with tempfile.TemporaryDirectory() as folder:
@@ -118,17 +129,37 @@ def load_weights_(model: nn.Module, path: str | os.PathLike[str]) -> None:
     wellcond.errors.CheckpointError: ... 'weight' is (2, 2) in the file and (3, 2) in the model
     """
     with ExitStack() as stack:
-        source = Source.open(Path(path), stack)
-        items = stored(model)
-        _check_names(source, items)
-        for item in items:
-            _check_tensor(source, item)
-        values = [(item, source.read(_name_in(source, item))) for item in items]
-        for item, value in values:
-            if item.tensor.is_meta:
-                item.put(value.to(item.tensor.dtype))
-            else:
-                assign_(item.tensor, value)
+        load_from_(model, Source.open(Path(path), stack), as_original)
+
+
+@torch.no_grad()
+def load_from_(model: nn.Module, source: Source, as_original: bool) -> None:
+    """Load what is used, or W; everything that can be refused is done before the first tensor is written."""
+    items = stored(model)
+    _check_names(source, items)
+    for item in items:
+        _check_tensor(source, item)
+    handles = handles_of(model) if as_original else []
+    values = [(item, _to_store(item, source.read(_name_in(source, item)), as_original)) for item in items]
+    for item, value in values:
+        if item.tensor.is_meta:
+            item.put(value)
+        else:
+            assign_(item.tensor, value)
+    for handle in handles:
+        handle.original_({id(item.tensor) for item in items})
+    for item, value in values:
+        for place in item.places:
+            if place.rule is not None and as_original:
+                place.rule.loaded(place.tensor)
+            elif place.rule is not None:
+                settle(place.rule, place.tensor, value)
+
+
+def _to_store(item: Stored, value: Tensor, as_original: bool) -> Tensor:
+    tensor = item.tensor
+    value = value.to(dtype=tensor.dtype, device=value.device if tensor.is_meta else tensor.device)
+    return value if item.rule is None or as_original else to_store(item.rule, tensor, value)
 
 
 def _name_in(source: Source, item: Stored) -> str:

@@ -62,6 +62,24 @@ def svd(matrix: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     return u * sign, s, vt * sign.mT
 
 
+def leading_pair(matrix: Tensor) -> tuple[Tensor, Tensor]:
+    """Unit `u, v` of the largest singular value of an m × n matrix in float64, from the smaller Gram matrix.
+
+    >>> u, v = leading_pair(torch.tensor([[0.0, 3.0, 0.0], [1.0, 0.0, 0.0]]))
+    >>> u.tolist(), v.tolist()
+    ([1.0, 0.0], [0.0, 1.0, 0.0])
+    """
+    exact = wide(matrix)
+    tall = exact if exact.shape[0] >= exact.shape[1] else exact.mT
+    with one_thread():
+        v = torch.linalg.eigh(tall.mT @ tall)[1][:, -1]
+        u = tall @ v
+    u = u / u.square().sum().sqrt().clamp(min=torch.finfo(torch.float64).tiny)
+    left, right = (u, v) if tall is exact else (v, u)
+    sign = -1.0 if left[left.abs().argmax()] < 0 else 1.0
+    return sign * left, sign * right
+
+
 def orthonormal_rows(draws: Tensor) -> Tensor:
     """Orthonormalise the rows of Gaussian draws `(heads, m, n)`, m ≤ n, in float32; the result is Haar distributed.
 

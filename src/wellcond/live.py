@@ -11,15 +11,17 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import Any
+from typing import Any, Self
 from weakref import WeakSet
 
 import torch
 from torch import Tensor, nn
 from torch.distributed.tensor import DTensor
+from torch.optim import Optimizer
 
 from wellcond.attention.storage import full, like
 from wellcond.errors import WeightError
+from wellcond.loading import prepare, settle
 
 
 @contextmanager
@@ -41,18 +43,35 @@ class Rule:
 
     def __init__(self) -> None:
         self.parameters: dict[str, nn.Parameter] = {}
+        self._holder: tuple[dict[str, Any], str] | None = None  # the owner's parameters, and the weight's name
         self.kept: Tensor | None = None  # the last effective weight
         self._written = 0  # version of `kept` when we wrote it
         self._source: Tensor | None = None  # what it was computed from
-        self._version = -1
+        self._version: tuple[int, ...] = ()
+        self._memory: torch.UntypedStorage | None = None  # its numbers: `weight.data = …` has no version
         self._sharded = False  # FSDP2 refills the parameter without telling its version
+
+    def extra(self, key: str) -> Tensor:
+        """One of `parameters` as the model holds it now: sharding and `functional_call` put another in its place."""
+        if self._holder is None:
+            return self.parameters[key]
+        registered, name = self._holder
+        found: Tensor = registered[f"{name}_{key}"]
+        return found
+
+    def versions(self, weight: Tensor) -> tuple[int, ...]:
+        """A change of anything the effective weight follows from shows here."""
+        return (weight._version, *(self.extra(key)._version for key in self.parameters))
 
     def compute(self, weight: Tensor) -> Tensor:
         """The effective weight, with its gradient; runs inside compiled graphs too."""
         raise NotImplementedError
 
     def invert(self, effective: Tensor) -> Tensor:
-        """What to store so that `effective` is used; raise `CheckpointError` where nothing would give it."""
+        """What to store so that `effective` is used; raise `CheckpointError` where nothing would give it.
+
+        Changes nothing: another rule may refuse what belongs to the same checkpoint.
+        """
         raise NotImplementedError
 
     def state(self) -> dict[str, Tensor]:
@@ -61,6 +80,33 @@ class Rule:
 
     def load(self, state: dict[str, Tensor]) -> None:
         """Take over `state()` of another process."""
+
+    def loaded(self, weight: Tensor, effective: Tensor | None = None) -> None:
+        """Called when another weight was loaded: not a step, and nothing that is remembered belongs to it.
+
+        Args:
+            weight: the parameter, which now holds the loaded numbers.
+            effective: what is to be used, where W was found by `invert`.
+        """
+        self.renew(weight)
+
+    def renew(self, weight: Tensor) -> None:
+        """Bring the kept weight up to date with a change that is not a step."""
+        self.kept = None
+
+    @computing()
+    def moved(self, weight: Tensor, move: Callable[[Tensor], Tensor]) -> None:
+        """Called when the module went to another device or precision."""
+        if self.written:
+            assert self.kept is not None
+            self.kept, self._source, self._written = move(self.kept), None, -1
+        elif self.kept is not None:
+            self.renew(weight)
+
+    @property
+    def written(self) -> bool:
+        """Whether somebody wrote into the effective weight itself."""
+        return self.kept is not None and self.kept._version != self._written
 
     def __call__(self, weight: Tensor) -> Tensor:
         """The effective weight for the stored one."""
@@ -71,11 +117,11 @@ class Rule:
 
     def _is_kept(self, weight: Tensor) -> bool:
         """Whether somebody wrote into the effective weight itself (an average of models), so that it is used as is."""
-        if self.kept is None or self.kept._version == self._written:
+        if not self.written:
             return False
         if self._source is None:
-            self._source, self._version = weight, weight._version
-        if weight is not self._source or weight._version != self._version:
+            self._source, self._version = weight, self.versions(weight)
+        if weight is not self._source or self.versions(weight) != self._version:
             raise WeightError(
                 f"an effective weight of shape {tuple(weight.shape)} was written in place, and then the weight that is "
                 "trained changed too; write before wc.condition_, or load with load_state_dict"
@@ -93,18 +139,21 @@ class Rule:
             self.kept.copy_(effective)  # in place: compiled graphs and state dictionaries hold this tensor
         else:
             self.kept = effective
-        self._source, self._version, self._written = weight, weight._version, self.kept._version
+        self._source, self._version, self._written = weight, self.versions(weight), self.kept._version
+        self._memory = weight.untyped_storage()
         return self.kept
 
     def fresh(self, weight: Tensor) -> bool:
         """Whether the remembered weight still belongs to the stored one."""
-        return self.kept is not None and weight is self._source and weight._version == self._version
+        if self.kept is None or weight is not self._source or self._memory is None:
+            return False
+        same_memory = weight.untyped_storage().data_ptr() == self._memory.data_ptr()
+        return same_memory and self.versions(weight) == self._version
 
     def __getstate__(self) -> dict[str, Any]:
         """A copy computes anew, unless its effective weight was written."""
-        written = self.kept is not None and self.kept._version != self._written
-        kept = self.kept if written else None
-        return self.__dict__ | {"kept": kept, "_source": None, "_version": -1, "_written": -1}
+        kept = self.kept if self.written else None
+        return self.__dict__ | {"kept": kept, "_source": None, "_version": (), "_memory": None, "_written": -1}
 
     @computing()
     def export(self, weight: Tensor) -> Tensor:
@@ -142,7 +191,8 @@ class FixedGradient(Rule):
             assert self.kept is not None
             return self.kept
         if type(weight) is not nn.Parameter or weight.is_meta:
-            return self.compute(weight)  # functional_call, a DTensor
+            # functional_call, a DTensor; what state_dict() gave is the effective weight already.
+            return weight if weight is self.kept else self.compute(weight)
         return _Straight.apply(weight, self.refreshed(weight))  # type: ignore[no-any-return]
 
     def traced(self, weight: Tensor) -> Tensor:
@@ -159,6 +209,20 @@ class FixedGradient(Rule):
             self.advance()
         return self.keep(weight, self.corrected(weight.detach()))
 
+    def export(self, weight: Tensor) -> Tensor:
+        """See `Rule.export`: the very bits that a forward pass uses, whichever of the two comes first."""
+        if isinstance(weight, DTensor) or self._is_kept(weight):
+            return super().export(weight)
+        return self.refreshed(weight)
+
+    @computing()
+    def renew(self, weight: Tensor) -> None:
+        """Computed now, in the same tensor: a compiled graph reads it without asking."""
+        if isinstance(weight, DTensor) or weight.is_meta or self._sharded:
+            self.kept = None
+        else:
+            self.keep(weight, self.corrected(weight.detach()))
+
     def advance(self) -> None:
         """Called when W has changed, before `corrected`."""
 
@@ -166,7 +230,7 @@ class FixedGradient(Rule):
         """Bring the kept weight up to date now: a compiled graph reads it without asking."""
         if isinstance(weight, DTensor) or self._sharded:
             self._source = None  # computed when FSDP2 has gathered the weight
-        elif not weight.is_meta and self.kept is not None and self.kept._version == self._written:
+        elif not weight.is_meta and not self.written:
             self.refreshed(weight)
 
 
@@ -194,14 +258,27 @@ class Live(nn.Module):
                 destination.pop(f"{prefix}{name}_{extra}", None)
             destination[prefix + name] = rule.export(stored_weight(self, name))
 
-    def _load_from_state_dict(self, state_dict: dict[str, Any], prefix: str, *rest: Any) -> None:
+    def _load_from_state_dict(self, state_dict: dict[str, Any], prefix: str, metadata: Any, *rest: Any) -> None:
+        prepare(self, state_dict, prefix, metadata)  # done already unless this module was asked itself
         for name, rule in self._wellcond.items():
             for extra in rule.parameters:
                 state_dict.setdefault(f"{prefix}{name}_{extra}", self._parameters[f"{name}_{extra}"])
-            if prefix + name in state_dict:
-                state_dict[prefix + name] = inverted(rule, state_dict[prefix + name])
-            rule.kept = None
-        super()._load_from_state_dict(state_dict, prefix, *rest)
+        super()._load_from_state_dict(state_dict, prefix, metadata, *rest)
+        for name, rule in self._wellcond.items():
+            settle(rule, stored_weight(self, name), state_dict.get(prefix + name))
+
+    def register_parameter(self, name: str, param: nn.Parameter | None) -> None:
+        """Set a stored parameter; torch would ask for the attribute first, which computes it."""
+        if name in self._wellcond and param is not None:
+            self._parameters[name] = param
+        else:
+            super().register_parameter(name, param)
+
+    def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> Self:
+        super()._apply(fn, recurse)  # type: ignore[no-untyped-call]
+        for name, rule in self._wellcond.items():
+            rule.moved(stored_weight(self, name), fn)
+        return self
 
     def __reduce_ex__(self, protocol: Any) -> Any:
         return _revive, (type(self)._wellcond_base, type(self)._wellcond_names), self.__dict__  # type: ignore[attr-defined]
@@ -215,13 +292,6 @@ OWNERS: WeakSet[Live] = WeakSet()
 _CLASSES: dict[tuple[type[nn.Module], tuple[str, ...]], type[nn.Module]] = {}
 
 
-def inverted(rule: Rule, effective: Tensor) -> Tensor:
-    """`rule.invert` for a whole or a sharded tensor."""
-    if isinstance(effective, DTensor):
-        return like(effective, rule.invert(full(effective)))
-    return rule.invert(effective.detach())
-
-
 def install(owner: nn.Module, name: str, rule: Rule) -> None:
     """Have a parameter used through a rule from now on."""
     known = live_rules(owner)
@@ -230,17 +300,20 @@ def install(owner: nn.Module, name: str, rule: Rule) -> None:
     owner.__dict__["_wellcond"] = known | {name: rule}
     for extra, parameter in rule.parameters.items():
         owner.register_parameter(f"{name}_{extra}", parameter)
+    rule._holder = owner._parameters, name
     base = type(owner)._wellcond_base if _is_ours(owner) else type(owner)  # type: ignore[attr-defined]
     names = tuple(owner.__dict__["_wellcond"])
     owner.__class__ = _live_class(base, names)
     assert isinstance(owner, Live)
     OWNERS.add(owner)
+    rule.stepped(stored_weight(owner, name))
 
 
 def uninstall(owner: nn.Module, name: str) -> None:
     """Have the parameter used as it is stored; under another wrapper's class the rule is gone, the class stays."""
     rules = live_rules(owner)
     rule = rules.pop(name)
+    rule._holder = None
     for extra in rule.parameters:
         del owner._parameters[f"{name}_{extra}"]
     owner.__dict__["_wellcond"] = rules
@@ -303,8 +376,12 @@ def _revive(base: type[nn.Module], names: tuple[str, ...]) -> nn.Module:
 
 
 @torch.compiler.disable  # type: ignore[untyped-decorator]
-def after_step() -> None:
+def after_step(optimizer: Optimizer) -> None:
     """Bring every live parameter up to date; called after each step of any optimizer."""
+    taken = {id(p) for group in optimizer.param_groups for p in group["params"] if p.grad is not None}
     for owner in list(OWNERS):
         for name, rule in live_rules(owner).items():
-            rule.stepped(stored_weight(owner, name))
+            weight = stored_weight(owner, name)
+            if id(weight) in taken and not rule.written:
+                rule._source = None  # optimizers that write into `weight.data` leave its version as it is
+            rule.stepped(weight)

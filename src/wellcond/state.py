@@ -11,6 +11,7 @@ from torch.nn.parameter import is_lazy
 
 from wellcond.attention.paths import children, join, unwrap
 from wellcond.errors import CheckpointError
+from wellcond.live import Rule, live_rules
 
 
 @dataclass(frozen=True)
@@ -31,6 +32,11 @@ class Place:
         """The tensor that is there now."""
         tensor: Tensor = self.slots[self.key]
         return tensor
+
+    @property
+    def rule(self) -> Rule | None:
+        """How the tensor that is used follows from it, where it is live."""
+        return live_rules(self.owner).get(self.key)
 
 
 @dataclass(frozen=True)
@@ -60,6 +66,16 @@ class Stored:
         """The tensor that is there now."""
         return self.places[0].tensor
 
+    @property
+    def rule(self) -> Rule | None:
+        """How the tensor that is used follows from it, where it is live."""
+        return self.places[0].rule
+
+    @property
+    def effective(self) -> Tensor:
+        """The tensor that is used, which is what a file has."""
+        return self.tensor if self.rule is None else self.rule.export(self.tensor)
+
     def put(self, tensor: Tensor) -> None:
         """Set another tensor in every place, a parameter where one was."""
         old = self.tensor
@@ -76,13 +92,16 @@ def stored(model: nn.Module) -> list[Stored]:
         tensor = place.tensor
         if is_lazy(tensor):
             raise CheckpointError(f"'{place.name}' has no shape yet: run one batch through the model first")
-        found.setdefault(_identity(tensor), []).append(place)
+        # A tensor that is live in one place and not in another is used in two ways, so it is two in a file.
+        found.setdefault((_identity(tensor), place.rule is None), []).append(place)
     return [Stored(tuple(places)) for places in found.values()]
 
 
 def _places(module: nn.Module, path: str) -> Iterator[Place]:
+    # Parameters that a rule has added are no part of the model it conditions.
+    added = {f"{name}_{extra}" for name, rule in live_rules(module).items() for extra in rule.parameters}
     for key, tensor in [*module._parameters.items(), *module._buffers.items()]:
-        if tensor is not None and key not in module._non_persistent_buffers_set:
+        if tensor is not None and key not in module._non_persistent_buffers_set and key not in added:
             yield Place(join(path, key), module, key)
     for name, child in children(module):
         yield from _places(child, join(path, name))

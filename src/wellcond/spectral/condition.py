@@ -13,16 +13,30 @@ from wellcond.attention.view import AttentionLayer
 from wellcond.draw import neutral
 from wellcond.errors import SchemeError
 from wellcond.initialise import LayerFilter
+from wellcond.spectral.conditioned_tokens import TokenConditioning
 from wellcond.spectral.corrections import WeightConditioning
-from wellcond.spectral.folded import ShiftConditioning
 from wellcond.spectral.guarantee import ONE_HOT, SelfBias, self_biases
 from wellcond.spectral.handle import Conditioning
 from wellcond.spectral.polar import PolarConditioning
+from wellcond.spectral.qk_norm import QkNormConditioning
 from wellcond.spectral.shift import identity
+from wellcond.spectral.shift_conditioning import ShiftConditioning
+from wellcond.spectral.sigma_reparam import SigmaReparamConditioning
+from wellcond.spectral.weight_conditioning import RowNormConditioning
 from wellcond.spectral.weights import ROLES, Strength, strengths
 
 HALF = (torch.bfloat16, torch.float16)
-METHODS: dict[str, type[Conditioning]] = {cls.method: cls for cls in (ShiftConditioning, PolarConditioning)}
+METHODS: dict[str, type[Conditioning]] = {
+    cls.method: cls
+    for cls in (
+        ShiftConditioning,
+        PolarConditioning,
+        SigmaReparamConditioning,
+        RowNormConditioning,
+        QkNormConditioning,
+        TokenConditioning,
+    )
+}
 
 
 @neutral()

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
+from os import PathLike
 from time import perf_counter
 from typing import Any
 
@@ -12,8 +13,11 @@ from torch.utils.flop_counter import FlopCounterMode
 
 from wellcond.attention.find import AttentionLayers
 from wellcond.attention.storage import assign_, full
+from wellcond.checkpoint import Memory
 from wellcond.errors import CheckpointError, InapplicableError
+from wellcond.files import load_from_, load_weights_
 from wellcond.live import Rule, install, live_rules, uninstall
+from wellcond.loading import guard_
 from wellcond.spectral.cost import Cost
 from wellcond.spectral.guarantee import HeadCondition, Summary, measure
 from wellcond.spectral.handle import Conditioning
@@ -51,10 +55,11 @@ class WeightConditioning(Conditioning):
         """Condition weights that hold W, or (`as_original=False`) what is used already."""
         self._keep()
         self.mode = "folded"
-        if as_original:
-            self.install_()
-        else:
-            self.unfold_()
+        try:
+            self.install_() if as_original else self.unfold_()
+        except Exception:
+            self._drop()  # weights that are refused leave the model as it was
+            raise
         if mode == "folded":
             self.fold_()
 
@@ -63,7 +68,14 @@ class WeightConditioning(Conditioning):
         for weight in self.weights:
             install(weight.owner, weight.name, self.rule(weight))
         self.mode = "live"
+        guard_(self.model)
         listen()
+
+    def uninstall_(self) -> None:
+        """Have the weights used as they are stored."""
+        for weight in self.weights:
+            uninstall(weight.owner, weight.name)
+        guard_(self.model)
 
     def _live_rule(self, weight: Weight) -> Rule:
         return live_rules(weight.owner)[weight.name]
@@ -73,8 +85,8 @@ class WeightConditioning(Conditioning):
         """Store what is used; the model is an ordinary one from now on."""
         self._must_be("live", "fold_")
         folded = [(weight, full(self._live_rule(weight).export(weight.stored)).clone()) for weight in self.weights]
+        self.uninstall_()
         for weight, effective in folded:
-            uninstall(weight.owner, weight.name)
             assign_(weight.stored, effective)
         self.mode = "folded"
 
@@ -82,10 +94,13 @@ class WeightConditioning(Conditioning):
     def unfold_(self) -> None:
         """Store W again, and use it through the rule."""
         self._must_be("folded", "unfold_")
-        values = [(weight, self.rule(weight).invert(full(weight.stored))) for weight in untied(self.weights)]
+        effective = {id(weight.stored): full(weight.stored).clone() for weight in self.weights}
+        values = [(weight, self.rule(weight).invert(effective[id(weight.stored)])) for weight in untied(self.weights)]
         for weight, value in values:
             assign_(weight.stored, value)
         self.install_()
+        for weight in self.weights:
+            self._live_rule(weight).loaded(weight.stored, effective[id(weight.stored)])
 
     @torch.no_grad()
     def remove_(self) -> None:
@@ -94,26 +109,22 @@ class WeightConditioning(Conditioning):
             raise InapplicableError(f"this conditioning ({self.method}) was removed already")
         if self.mode == "folded":
             self.unfold_()
-        for weight in self.weights:
-            uninstall(weight.owner, weight.name)
+        self.uninstall_()
         self._drop()
 
     def strength_(self, strength: Strength) -> None:
         """Another strength for the same W."""
+        if self.strength_default is None:
+            raise InapplicableError(f"'{self.method}' has no strength")
         mode = self.mode
         if mode == "folded":
             self.unfold_()
-        for weight in self.weights:
-            uninstall(weight.owner, weight.name)
+        self.uninstall_()
         self.strength = strengths(strength, tuple(self.strength), 1.0)
         self.weights = weights_of(self.layers, self.strength)
-        self._forget()
         self.install_()
         if mode == "folded":
             self.fold_()
-
-    def _forget(self) -> None:
-        """Called when the strength has changed."""
 
     def _must_be(self, mode: str, what: str) -> None:
         if not self.active or self.mode != mode:
@@ -121,6 +132,19 @@ class WeightConditioning(Conditioning):
             raise InapplicableError(f"{what} takes a {mode} conditioning; this one ({self.method}) is {state}")
 
     # State.
+
+    def load_weights_(self, weights: str | PathLike[str] | Mapping[str, Tensor], as_original: bool = False) -> None:
+        """See `Conditioning.load_weights_`."""
+        if isinstance(weights, Mapping):
+            load_from_(self.model, Memory("the state dictionary", weights), as_original)
+        else:
+            load_weights_(self.model, weights, as_original=as_original)
+
+    def original_(self, loaded: Collection[int]) -> None:
+        """Folded weights have become W: store what is used."""
+        for weight in untied(self.weights) if self.mode == "folded" else ():
+            if id(weight.stored) in loaded:
+                assign_(weight.stored, full(self.rule(weight).export(weight.stored)))
 
     def state_dict(self) -> dict[str, Any]:
         """The stored weights and what the rules remember, where a model's own state has only what is used."""
@@ -136,7 +160,7 @@ class WeightConditioning(Conditioning):
         super().load_state_dict(state)
         mine = self.state_dict()
         stored = state.get("weights", {})
-        if stored.keys() != mine.get("weights", {}).keys():
+        if any(state.get(part, {}).keys() != mine.get(part, {}).keys() for part in ("weights", "rules")):
             raise CheckpointError("the state belongs to another model: its conditioned parameters have other names")
         for path, value in stored.items():
             if value.shape != mine["weights"][path].shape:
@@ -145,7 +169,9 @@ class WeightConditioning(Conditioning):
         for weight in self.weights if self.mode == "live" else ():
             if weight.path in stored:
                 assign_(weight.stored, stored[weight.path])
-            self._live_rule(weight).load(state["rules"][weight.path])
+            rule = self._live_rule(weight)
+            rule.load(state["rules"][weight.path])
+            rule.renew(weight.stored)  # the change of W is no step
 
     # What people look at.
 

@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Iterable, Mapping
 from typing import Any, ClassVar, Self
+from weakref import WeakSet
 
 from torch import nn
 
 from wellcond.attention.find import AttentionLayers
+from wellcond.attention.paths import unwrap
 from wellcond.errors import CheckpointError, InapplicableError
 from wellcond.spectral.cost import Cost
-from wellcond.spectral.decay import Decay
 from wellcond.spectral.guarantee import Summary
 
 
@@ -58,17 +59,20 @@ class Conditioning:
         """Condition the model."""
         raise NotImplementedError
 
-    def attach(self, optimizer: Any, decay: Decay | None = None) -> Self:
-        """Have weight decay pull W towards zero, as if W were trained inside W + C; nothing to do for a live weight.
+    def attach(self, optimizer: Any) -> Self:
+        """Have an optimizer train W inside W + C (weight decay pulls W + C towards C); a live weight needs nothing.
 
         Args:
             optimizer: a torch optimizer, or a wrapper with `.optimizer` (Accelerate's, Lightning's).
-            decay: `"decoupled"` or `"coupled"`, for an optimizer that is not known.
         """
         return self
 
+    def concerns(self, optimizer: Any) -> bool:
+        """Whether `attach` has anything to do for an optimizer, one of several of a model."""
+        return False
+
     def after_step(self, optimizer: Any = None) -> None:
-        """What `attach` does after each step, for loops that want to see it."""
+        """Instead of `attach`, in a loop that would rather say so at each step."""
 
     def summary(self) -> Summary:
         """κ of W and of what is used instead, per head, and whether the guarantee holds; prints as a table."""
@@ -98,6 +102,18 @@ class Conditioning:
         """Give the model its own weights back."""
         raise NotImplementedError
 
+    def load_weights_(self, weights: Any, as_original: bool = False) -> None:
+        """Load the model's weights: what is used or, with `as_original=True`, W; all of them or none.
+
+        Args:
+            weights: a path as for `wc.load_weights_`, or a state dictionary.
+            as_original: whether `weights` holds W, which is conditioned now.
+        """
+        raise self._refused("load_weights_")
+
+    def original_(self, loaded: Collection[int]) -> None:
+        """Called when stored tensors (by `id`) have just become W, for a mode that stores something else."""
+
     def state_dict(self) -> dict[str, Any]:
         """What a bit-exact continuation needs beside the model's and the optimizer's state."""
         return {
@@ -108,7 +124,11 @@ class Conditioning:
         }
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Continue where another process stopped; call it after `model.load_state_dict`."""
+        """Continue where another process stopped, before or after `model.load_state_dict`.
+
+        Before is the order that always works: with a correction that is older than its weight (`every` > 1), W + C
+        alone may be refused.
+        """
         for key, mine in Conditioning.state_dict(self).items():
             if state.get(key) != mine:
                 raise CheckpointError(f"the state has {key} {state.get(key)!r}, this conditioning {mine!r}")
@@ -118,15 +138,21 @@ class Conditioning:
 
     def _keep(self) -> None:
         self.active = True
-        self.model.__dict__.setdefault("_wellcond_handles", _Handles()).append(self)
+        _ACTIVE.add(self)
+        root = unwrap(self.model)  # a wrapper may be gone before the model is
+        root.__dict__["_wellcond_handles"] = _Handles([*root.__dict__.get("_wellcond_handles", []), self])
 
     def _drop(self) -> None:
         self.active = False
-        handles = self.model.__dict__.get("_wellcond_handles", [])
-        self.model.__dict__["_wellcond_handles"] = _Handles(h for h in handles if h is not self)
+        _ACTIVE.discard(self)
+        root = unwrap(self.model)
+        root.__dict__["_wellcond_handles"] = _Handles(
+            h for h in root.__dict__.get("_wellcond_handles", []) if h is not self
+        )
 
     def __str__(self) -> str:
-        strength = ", ".join(f"{role} {value:g}" for role, value in self.strength.items())
+        plain = self.strength_default is None
+        strength = ", ".join(role if plain else f"{role} {value:g}" for role, value in self.strength.items())
         state = self.mode if self.active else "removed"
         return f"{self.method}{f' ({strength})' if strength else ''}, {state}, {len(self.layers)} layers"
 
@@ -134,11 +160,41 @@ class Conditioning:
         return f"<{type(self).__name__}: {self}>"
 
 
+_ACTIVE: WeakSet[Conditioning] = WeakSet()
+
+
+def handles_of(model: nn.Module) -> list[Conditioning]:
+    """The handles of a model, of what it contains and of what contains it; raise where only a copy's original has one.
+
+    A folded model that was copied holds W + C, and nobody knows C any more.
+    """
+    inside = {id(module) for module in model.modules()}
+    if any(getattr(module.__dict__.get("_wellcond_handles"), "lost", False) for module in model.modules()):
+        raise CheckpointError(
+            "this model is a copy of a folded one, so it holds W + C without knowing C: load into the original and "
+            "copy that, or call wc.condition_(copy, …, as_original=False) first"
+        )
+    root = unwrap(model)
+    return [
+        handle
+        for handle in _ACTIVE
+        if id(unwrap(handle.model)) in inside or any(module is root for module in handle.model.modules())
+    ]
+
+
 class _Handles(list[Conditioning]):
-    """Kept by the model, so that a handle nobody holds still watches; a copy of the model starts with none."""
+    """Kept by the model, so that a handle nobody holds still watches; a copy of the model starts with none.
+
+    Attributes:
+        lost: whether the model is a copy of a folded one.
+    """
+
+    def __init__(self, handles: Iterable[Conditioning] = (), lost: bool = False) -> None:
+        super().__init__(handles)
+        self.lost = lost
 
     def __deepcopy__(self, memo: dict[int, Any]) -> _Handles:
-        return _Handles()
+        return _Handles((), self.lost or any(handle.mode == "folded" for handle in self))
 
     def __reduce_ex__(self, protocol: Any) -> Any:
-        return _Handles, ()
+        return _Handles, ((), self.__deepcopy__({}).lost)

@@ -48,7 +48,7 @@ class Entries:
 
     def put_(self, target: Tensor, numbers: Tensor) -> None:
         """Write numbers at these entries of a plain tensor."""
-        target.view(-1)[self.index.to(target.device)] = numbers
+        target[torch.unravel_index(self.index.to(target.device), target.shape)] = numbers
 
 
 def identity(part: Part, shape: tuple[int, int, int], placement: str) -> Tensor:

@@ -10,7 +10,6 @@ from torch.optim import Optimizer
 from torch.optim.optimizer import register_optimizer_step_post_hook, register_optimizer_step_pre_hook
 
 from wellcond import live
-from wellcond.errors import OptimizerError
 
 
 class Listener(Protocol):
@@ -45,8 +44,10 @@ def _before(optimizer: Optimizer, args: tuple[Any, ...], kwargs: dict[str, Any])
             listener.before(optimizer)
         return None
 
-    # The gradients are made inside the step.
+    # Gradients are made inside the step, perhaps more than once, with the weights as the model uses them.
     def told() -> Any:
+        for listener in listeners:
+            listener.after(optimizer)
         loss = closure()
         for listener in listeners:
             listener.before(optimizer)
@@ -59,20 +60,6 @@ def _before(optimizer: Optimizer, args: tuple[Any, ...], kwargs: dict[str, Any])
 
 @torch.compiler.disable  # type: ignore[untyped-decorator]
 def _after(optimizer: Optimizer, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-    for listener in list(_LISTENERS):
+    for listener in reversed(list(_LISTENERS)):  # what the last one changed is put back first
         listener.after(optimizer)
-    live.after_step()
-
-
-def inner(optimizer: Any) -> Optimizer:
-    """The torch optimizer inside Accelerate's, Lightning's or another library's wrapper."""
-    seen: set[int] = set()
-
-    while getattr(optimizer, "optimizer", None) is not None and id(optimizer) not in seen:
-        seen.add(id(optimizer))
-        optimizer = optimizer.optimizer
-    if not isinstance(optimizer, Optimizer):
-        raise OptimizerError(
-            f"attach takes a torch optimizer or a wrapper with .optimizer; got {type(optimizer).__name__}"
-        )
-    return optimizer
+    live.after_step(optimizer)

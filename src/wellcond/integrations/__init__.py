@@ -1,0 +1,9 @@
+"""Conditioning in training loops that build their optimizer and write their checkpoints themselves.
+
+`wellcond.integrations.transformers` has a callback for the Trainer of transformers, `wellcond.integrations.lightning`
+one for Lightning. `import wellcond` imports neither. Accelerate needs none:
+
+    optimizer = accelerator.prepare(optimizer)
+    handle.attach(optimizer)
+    accelerator.register_for_checkpointing(handle)
+"""

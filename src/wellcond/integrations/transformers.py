@@ -1,0 +1,135 @@
+"""A conditioned model in the Trainer of transformers, which builds the optimizer and writes checkpoints itself."""
+
+from __future__ import annotations
+
+import os
+import warnings
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from wellcond.attention.storage import full
+from wellcond.errors import CheckpointError
+from wellcond.integrations.shared import NAME, attach, check_model, missing
+from wellcond.live import live_owners, stored_weight
+from wellcond.spectral.handle import Conditioning
+from wellcond.spectral.saved import load_state_, write_state
+
+try:
+    from transformers import TrainerCallback
+except ImportError as error:
+    raise missing("transformers", "hf", error) from error
+
+
+class ConditioningCallback(TrainerCallback):  # type: ignore[misc]
+    """Attach a handle to the Trainer's optimizer, save it in every checkpoint, restore it when training resumes.
+
+    The state is `wellcond.safetensors` in the checkpoint's folder; `model.safetensors` holds the weights that are used,
+    so a checkpoint loads in an ordinary model. Resumed training continues bit for bit.
+
+    Args:
+        handle: what `wc.condition_(model, …)` returned, for the model that the Trainer is given.
+        resume_from: the checkpoint's folder, where it is not the Trainer's own: `train(resume_from_checkpoint=…)` does
+            not tell callbacks, so `args.resume_from_checkpoint` and `args.output_dir/checkpoint-STEP` are tried.
+        name: of the file, where there is more than one handle.
+
+    >>> import tempfile, wellcond as wc
+    >>> from transformers import GPT2Config, GPT2LMHeadModel, Trainer, TrainingArguments
+    >>> config = GPT2Config(n_layer=1, n_embd=8, n_head=2, vocab_size=9, n_positions=4, bos_token_id=0, eos_token_id=0)
+    >>> model = GPT2LMHeadModel(config)
+    >>> callback = ConditioningCallback(wc.condition_(model, "shift", strength=0.5))
+    >>> data = [{"input_ids": torch.arange(4), "labels": torch.arange(4)}] * 8
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     options = {"max_steps": 1, "save_steps": 1, "report_to": "none", "disable_tqdm": True, "use_cpu": True}
+    ...     arguments = TrainingArguments(folder, logging_strategy="no", weight_decay=0.1, **options)
+    ...     trainer = Trainer(model, arguments, train_dataset=data, callbacks=[callback])
+    ...     trained = trainer.train()  # doctest: +ELLIPSIS
+    ...     "wellcond.safetensors" in os.listdir(f"{folder}/checkpoint-1")
+    {...}
+    True
+    """
+
+    def __init__(
+        self,
+        handle: Conditioning,
+        *,
+        resume_from: str | os.PathLike[str] | None = None,
+        name: str = NAME,
+    ) -> None:
+        self.handle = handle
+        self.resume_from, self.file = resume_from, f"{name}.safetensors"
+
+    def on_train_begin(
+        self, args: Any, state: Any, control: Any, model: nn.Module, optimizer: Any = None, **rest: Any
+    ) -> None:
+        """Weights, optimizer and schedule are loaded by now."""
+        check_model(self.handle, model)
+        attach(self.handle, [optimizer])
+        if state.global_step:  # a run that starts has done none
+            self._resume(args, state.global_step)
+
+    def on_save(self, args: Any, state: Any, control: Any, **rest: Any) -> None:
+        """The checkpoint is complete but for us."""
+        found = self.handle.state_dict()  # on every rank: sharded weights are gathered
+        folder = _folder(args, state.global_step)
+        if not args.should_save:
+            return
+        if folder.is_dir():
+            write_state(found, folder / self.file)
+        else:
+            warnings.warn(f"there is no '{folder}', so the state of the conditioning is not saved", stacklevel=2)
+
+    def on_train_end(self, args: Any, state: Any, control: Any, **rest: Any) -> None:
+        """The best model's weights were loaded: take the W they came from, not W to rounding error."""
+        if args.load_best_model_at_end and state.best_model_checkpoint is not None:
+            best = Path(state.best_model_checkpoint) / self.file
+            if best.is_file():
+                self._restore(best)
+
+    def _resume(self, args: Any, step: int) -> None:
+        if self.resume_from is not None:
+            self._restore(Path(self.resume_from) / self.file)
+            return
+        folders = [Path(str(args.resume_from_checkpoint)), _folder(args, step)]
+        found = next((folder / self.file for folder in folders if (folder / self.file).is_file()), None)
+        if found is not None:
+            self._restore(found)
+        else:
+            warnings.warn(
+                f"there is no {self.file} in '{folders[-1]}', so W comes from the weights of the checkpoint, to "
+                "rounding error; for a bit-exact continuation say ConditioningCallback(handle, resume_from=FOLDER)",
+                stacklevel=2,
+            )
+
+    def _restore(self, file: Path) -> None:
+        """Load a state, if it gives the weights that the Trainer has just loaded."""
+        before, wanted = self.handle.state_dict(), _used(self.handle.model)
+        load_state_(self.handle, file)
+        got = _used(self.handle.model)
+        # What loading weights allows itself when it looks for W, twice.
+        wrong = [name for name, value in wanted.items() if _distance(got[name], value) > 128]
+        if wrong:
+            self.handle.load_state_dict(before)
+            raise CheckpointError(
+                f"'{file}' belongs to another checkpoint than the one training resumes from: it does not give its "
+                f"'{wrong[0]}'; say ConditioningCallback(handle, resume_from=FOLDER)"
+            )
+
+
+def _folder(args: Any, step: int) -> Path:
+    return Path(args.output_dir) / f"checkpoint-{step}"
+
+
+def _used(model: nn.Module) -> dict[str, Tensor]:
+    """A copy of each live weight as it is used."""
+    return {
+        f"{path}.{name}": full(rule.export(stored_weight(owner, name))).clone()
+        for path, owner, name, rule in live_owners(model)
+    }
+
+
+def _distance(a: Tensor, b: Tensor) -> float:
+    """The largest difference, in units of the last place of the largest number."""
+    return float((a - b).abs().max() / (torch.finfo(b.dtype).eps * b.abs().max()))
