@@ -45,6 +45,7 @@ format: setup
 
 bench: setup
 	$(PY) benchmarks/bench.py
+	$(PY) benchmarks/conditioning.py
 
 docs: setup
 	NO_MKDOCS_2_WARNING=1 $(PY) -m mkdocs build --strict --quiet --site-dir build/docs

@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import io
 from collections.abc import Callable
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -52,6 +53,11 @@ MODELS: dict[str, Callable[[], nn.Module]] = {"vit": vit, "gpt2": gpt2, "bert": 
 
 
 def build(name: str, seed: int = 0, dtype: torch.dtype = torch.float64) -> nn.Module:
+    return copy.deepcopy(made(name, seed, dtype))
+
+
+@cache
+def made(name: str, seed: int, dtype: torch.dtype) -> nn.Module:
     """A real model whose attention matters: its weights are not small."""
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
@@ -464,7 +470,7 @@ def test_conversion_after_conditioning(how: str, dtype: torch.dtype) -> None:
 
 @pytest.mark.parametrize("every", [1, 3])
 def test_rank_deficient_weights(every: int, tmp_path: Path) -> None:
-    def made(seed: int) -> tuple[nn.Module, wc.Conditioning]:
+    def deficient(seed: int) -> tuple[nn.Module, wc.Conditioning]:
         model = build("vit", seed)
         if seed == 0:
             with torch.no_grad():
@@ -473,7 +479,7 @@ def test_rank_deficient_weights(every: int, tmp_path: Path) -> None:
                 model.blocks[1].attn.qkv.weight[40] = model.blocks[1].attn.qkv.weight[41]  # two equal columns
         return model, wc.condition_(model, "polar", every=every)
 
-    (source, _), (target, other) = made(0), made(1)
+    (source, _), (target, other) = deficient(0), deficient(1)
     load = our_file(source, tmp_path)
     plain = build("vit", 1)
     load(plain)
@@ -486,7 +492,7 @@ def test_rank_deficient_weights(every: int, tmp_path: Path) -> None:
     other.fold_()
     other.unfold_()
     assert close(out(target), out(source))
-    third, again = made(2)
+    third, again = deficient(2)
     third.load_state_dict(target.state_dict())
     again.load_state_dict(other.state_dict())
     assert torch.equal(out(third), out(target))

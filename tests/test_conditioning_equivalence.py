@@ -86,12 +86,22 @@ def test_float32_strength_2_is_as_close_as_rounding_allows(name: str) -> None:
         assert distance(run(name, how, 2, 300, dtype=torch.float32), live) <= 3 * rounding, how
 
 
-@pytest.mark.parametrize("name", ["vit", pytest.param("gpt2", marks=pytest.mark.long)])
+@pytest.mark.long
+@pytest.mark.parametrize("name", MODELS)
 def test_strength_10_diverges_no_faster_than_two_live_runs(name: str) -> None:
     """At λ = 10 the dynamics itself is chaotic."""
     live, rounding = spread(name, 10, torch.float64)
     for how in ("literal", "folded"):
         assert distance(run(name, how, 10, 300), live) <= 2 * rounding, how
+
+
+@pytest.mark.parametrize("strength", [1, 10])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+@pytest.mark.parametrize("name", MODELS)
+def test_folded_and_live_are_the_same_bits(name: str, dtype: torch.dtype, strength: float) -> None:
+    """So neither chaos nor rounding tells them apart; only the literal reference sums gradients in another order."""
+    folded = run(name, "folded", strength, 30, dtype=dtype)
+    assert distance(folded, run(name, "live", strength, 30, dtype=dtype)) == 0
 
 
 def test_without_attach_the_decay_pulls_elsewhere() -> None:
@@ -112,7 +122,7 @@ import wellcond as wc
 from tests.training import MODELS, effective, optimizer_of, train
 
 warnings.simplefilter("ignore")
-name, how, order, optimizer_name, out = sys.argv[1:]
+name, how, order, optimizer_name, steps, out = sys.argv[1:]
 dist.init_process_group("gloo")
 model = MODELS[name](torch.float64)
 
@@ -131,7 +141,7 @@ if order == "before":
 optimizer = optimizer_of(optimizer_name, model)
 handle.attach(optimizer)
 half = slice(0, 4) if dist.get_rank() == 0 else slice(4, 8)
-train(model, optimizer, 300, half)
+train(model, optimizer, int(steps), half)
 whole = lambda value: value.full_tensor() if isinstance(value, DTensor) else value
 used = {name: value.contiguous() for name, value in effective(model).items()}
 saved = {name: whole(value).detach().contiguous().clone() for name, value in model.state_dict().items()}
@@ -148,22 +158,23 @@ os._exit(0)
 """
 
 
-@pytest.mark.parametrize(
-    ("name", "how", "order", "optimizer"),
-    [
-        ("vit", "folded", "before", "adamw"),
-        ("gpt2", "folded", "after", "nesterov"),
-        ("vit", "live", "after", "adamw"),
-        ("gpt2", "live", "before", "adam"),
-        ("vit", "polar", "before", "adamw"),
-    ],
-)
-def test_fsdp2_on_two_processes(name: str, how: str, order: str, optimizer: str, tmp_path: Path) -> None:
+SHARDED = [
+    ("vit", "folded", "before", "adamw"),
+    ("gpt2", "folded", "after", "nesterov"),
+    ("vit", "live", "after", "adamw"),
+    ("gpt2", "live", "before", "adam"),
+    ("vit", "polar", "before", "adamw"),
+]
+
+
+@pytest.mark.parametrize("steps", [40, pytest.param(300, marks=pytest.mark.long)])
+@pytest.mark.parametrize(("name", "how", "order", "optimizer"), SHARDED)
+def test_fsdp2_on_two_processes(name: str, how: str, order: str, optimizer: str, steps: int, tmp_path: Path) -> None:
     (tmp_path / "worker.py").write_text(WORKER)
     command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
     environment = {**os.environ, "PYTHONPATH": f"{ROOT}:{ROOT / 'src'}", "OMP_NUM_THREADS": "1"}
     done = subprocess.run(
-        [*command, str(tmp_path / "worker.py"), name, how, order, optimizer, str(tmp_path)],
+        [*command, str(tmp_path / "worker.py"), name, how, order, optimizer, str(steps), str(tmp_path)],
         env=environment,
         capture_output=True,
         text=True,
@@ -173,10 +184,10 @@ def test_fsdp2_on_two_processes(name: str, how: str, order: str, optimizer: str,
     if how == "polar":
         model = MODELS[name](torch.float64)
         wc.condition_(model, "polar")
-        train(model, optimizer_of(optimizer, model), 300)
+        train(model, optimizer_of(optimizer, model), steps)
         reference = effective(model)
     else:
-        reference = run(name, "literal", 2, 300, optimizer=optimizer)
+        reference = run(name, "literal", 2, steps, optimizer=optimizer)
     for rank in (0, 1):
         used = load_file(tmp_path / f"used{rank}.safetensors")
         assert distance(used, reference) < 1e-10

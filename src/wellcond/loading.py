@@ -6,7 +6,7 @@ loads module by module; a hook that sees the whole dictionary first makes a refu
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -14,9 +14,7 @@ from torch.distributed.tensor import DTensor
 
 from wellcond.attention.paths import join, unwrap, walk
 from wellcond.attention.storage import full, like
-
-if TYPE_CHECKING:
-    from wellcond.live import Rule
+from wellcond.rules import Rule
 
 EFFECTIVE = "_wellcond_effective"  # marks a tensor that is to be stored as it is, with what will be used
 

@@ -11,7 +11,8 @@ from torch.nn.parameter import is_lazy
 
 from wellcond.attention.paths import children, join, unwrap
 from wellcond.errors import CheckpointError
-from wellcond.live import Rule, live_rules
+from wellcond.live import live_rules
+from wellcond.rules import Rule
 
 
 @dataclass(frozen=True)

@@ -14,7 +14,7 @@ from torch.utils.hooks import RemovableHandle
 from wellcond.attention.paths import resolve
 from wellcond.attention.view import AttentionLayer
 from wellcond.errors import InapplicableError, SchemeError
-from wellcond.live import computing
+from wellcond.rules import computing
 from wellcond.spectral.cost import Cost
 from wellcond.spectral.guarantee import HeadCondition, Summary, measure
 from wellcond.spectral.handle import Conditioning

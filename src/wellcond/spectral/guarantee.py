@@ -31,6 +31,11 @@ class HeadCondition:
         sigma_max: σ_max(W).
         bound: what the theorem promises for κ(W + C); `inf` where its condition does not hold, None without a theorem.
         status: `"ok"`, `"no guarantee"`, `"zero"` (W = 0, which nothing conditions) or `"violated"`.
+
+    >>> import torch, wellcond as wc
+    >>> head = wc.condition_(torch.nn.MultiheadAttention(8, 2), "polar").summary().heads[0]
+    >>> head.role, head.bound, head.status, head.after < head.before
+    ('query', 2.0, 'ok', True)
     """
 
     layer: str

@@ -51,6 +51,15 @@ class WithoutLayerNorm:
 
     Attributes:
         replaced: `(path, class)` of each norm that is not applied now.
+
+    >>> import torch, wellcond as wc
+    >>> model = torch.nn.TransformerDecoderLayer(8, 2)
+    >>> norms = wc.without_layernorm(model)
+    >>> norms.replaced
+    (('norm1', 'LayerNorm'), ('norm2', 'LayerNorm'), ('norm3', 'LayerNorm'))
+    >>> norms.undo_()
+    >>> norms
+    <WithoutLayerNorm: 3 norms, undone>
     """
 
     def __init__(self, model: nn.Module, norms: dict[str, nn.Module]) -> None:

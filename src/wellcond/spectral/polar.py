@@ -13,8 +13,8 @@ from wellcond.attention.layouts import Layout
 from wellcond.attention.storage import full
 from wellcond.errors import CheckpointError, SchemeError
 from wellcond.linalg import svd
-from wellcond.live import FixedGradient, computing
 from wellcond.polar import polar_rows
+from wellcond.rules import FixedGradient, computing
 from wellcond.spectral.corrections import WeightConditioning
 from wellcond.spectral.weights import Part, Weight
 

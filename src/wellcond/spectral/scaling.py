@@ -8,7 +8,7 @@ from torch.distributed.tensor import DTensor
 
 from wellcond.attention.layouts import as_matrix
 from wellcond.attention.storage import like
-from wellcond.live import Rule
+from wellcond.rules import Rule
 from wellcond.spectral.weights import Weight
 
 

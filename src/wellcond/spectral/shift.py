@@ -9,7 +9,7 @@ from torch import Tensor
 from torch.distributed.tensor import DTensor
 
 from wellcond.attention.storage import full, like
-from wellcond.live import FixedGradient
+from wellcond.rules import FixedGradient
 from wellcond.spectral.weights import Part, Weight
 
 

@@ -14,7 +14,7 @@ from wellcond.attention.layouts import Layout
 from wellcond.attention.storage import assign_, full
 from wellcond.errors import InapplicableError, SchemeError
 from wellcond.linalg import leading_pair
-from wellcond.live import computing
+from wellcond.rules import computing
 from wellcond.spectral.corrections import WeightConditioning
 from wellcond.spectral.scaling import ScaleRule
 from wellcond.spectral.trained import check_trained, check_unwrapped, holds_any
