@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from wellcond.attention.layouts import Layout
+from wellcond.attention.layouts import Layout, as_matrix
 from wellcond.attention.storage import full
 from wellcond.errors import CheckpointError, SchemeError
 from wellcond.linalg import svd
@@ -33,6 +33,10 @@ class PolarRule(FixedGradient):
         super().__init__()
         self.every = every
         self.parts = [(part.layout, part.strength, part.name) for part in weight.parts]
+        starts = [start for layout, _, _ in self.parts for start in layout.starts]
+        first, length = self.parts[0][0], as_matrix(weight.stored).shape[0]
+        alike = {(layout.axis, layout.step, layout.width) for layout, _, _ in self.parts} == {(0, 1, first.width)}
+        self.side_by_side = alike and starts == list(range(0, length, first.width))
         self.age = 0  # changes of W since the correction was computed
         self.correction: Tensor | None = None  # kept only where it is not a function of W
 
@@ -93,6 +97,13 @@ class PolarRule(FixedGradient):
 
     def _apply(self, weight: Tensor) -> Tensor:
         """All heads of one shape at once."""
+        if self.side_by_side and weight.ndim == 2 and weight.is_contiguous() and weight.dtype in WIDE:
+            # The usual nn.Linear: its rows are the heads' rows already, and nothing needs to be copied.
+            strengths = [strength for layout, strength, _ in self.parts for _ in layout.starts]
+            rows = weight.view(len(strengths), -1, weight.shape[1])
+            return _add_polar(rows, torch.tensor(strengths, dtype=weight.dtype, device=weight.device)).view(
+                weight.shape
+            )
         effective = weight.clone(memory_format=torch.contiguous_format)
         shapes: dict[torch.Size, list[tuple[Layout, float, Tensor]]] = {}
         for layout, strength, _ in self.parts:
@@ -101,15 +112,19 @@ class PolarRule(FixedGradient):
         for members in shapes.values():
             every = torch.cat([rows for _, _, rows in members])
             every = every if every.dtype in WIDE else every.float()  # rounded once, at the end
-            with torch.autocast(every.device.type, enabled=False):  # products in bfloat16 give no polar factor
-                factor, largest = polar_heads(every)
-            strengths = torch.cat([largest.new_full((len(rows),), strength) for _, strength, rows in members])
-            every.addcmul_(factor, (strengths * largest)[:, None, None].to(factor))
+            every = _add_polar(every, torch.cat([every.new_full((len(rows),), s) for _, s, rows in members]))
             first = 0
             for layout, _, rows in members:
                 layout.write_(effective, every[first : first + len(rows)].mT)
                 first += len(rows)
         return effective
+
+
+def _add_polar(rows: Tensor, strengths: Tensor) -> Tensor:
+    """`R + s σ_max P` for `(heads, d, D)` and `(heads,)`."""
+    with torch.autocast(rows.device.type, enabled=False):  # products in bfloat16 give no polar factor
+        factor, largest = polar_heads(rows)
+    return torch.addcmul(rows, factor, (strengths * largest)[:, None, None])
 
 
 def polar_heads(rows: Tensor) -> tuple[Tensor, Tensor]:
