@@ -84,8 +84,10 @@ def test_the_polar_factor_is_that_of_the_svd(condition: float, dtype: torch.dtyp
     assert float((factor @ factor.mT - torch.eye(8, dtype=dtype)).abs().max()) < 32 * eps
     assert torch.allclose(largest, torch.ones(5, dtype=dtype), rtol=3e-6)
     symmetric = rows @ factor.mT  # H of R = H P: symmetric, non-negative
-    assert float((symmetric - symmetric.mT).abs().max()) < 64 * eps
-    assert float(torch.linalg.eigvalsh(symmetric.double()).min()) > -64 * eps
+    # Products see R through its Gram matrix, whose rounding is eps σ_max²: eps κ in the directions of σ_min.
+    allowed = (64 + 2 * min(condition, 1e3)) * eps
+    assert float((symmetric - symmetric.mT).abs().max()) < allowed
+    assert float(torch.linalg.eigvalsh(symmetric.double()).min()) > -allowed
     if condition <= 30:
         assert torch.allclose(factor.double(), u @ vt, atol=32 * eps * condition)
 
