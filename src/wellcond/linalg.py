@@ -42,8 +42,12 @@ def condition_numbers(weights: Tensor) -> Tensor:
     >>> condition_numbers(torch.tensor([[[2.0, 0.0], [0.0, 1.0]], [[1.0, 1.0], [1.0, 1.0]]]))
     tensor([2., inf], dtype=torch.float64)
     """
-    sigma = singular_values(weights)
-    floor = sigma[..., :1] * max(weights.shape[-2:]) * torch.finfo(torch.float64).eps
+    return conditions(singular_values(weights), max(weights.shape[-2:]))
+
+
+def conditions(sigma: Tensor, longest: int) -> Tensor:
+    """The same from singular values at hand, of matrices whose longer side is given."""
+    floor = sigma[..., :1] * longest * torch.finfo(torch.float64).eps
     smallest = torch.where(sigma[..., -1:] > floor, sigma[..., -1:], 0.0)
     return (sigma[..., :1] / smallest)[..., 0].nan_to_num(nan=math.inf, posinf=math.inf)
 

@@ -10,7 +10,9 @@ from torch.nn.utils import parametrize
 from wellcond.attention.paths import resolve
 from wellcond.errors import WeightError
 
-FLOATS = (torch.float64, torch.float32, torch.bfloat16, torch.float16)
+WIDE = (torch.float64, torch.float32)  # precise enough to compute in
+HALF = (torch.bfloat16, torch.float16)
+FLOATS = (*WIDE, *HALF)
 
 
 def split(path: str) -> tuple[str, str]:

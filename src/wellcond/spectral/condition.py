@@ -9,6 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from wellcond.attention.find import attention_layers
+from wellcond.attention.storage import HALF
 from wellcond.attention.view import AttentionLayer
 from wellcond.draw import neutral
 from wellcond.errors import SchemeError
@@ -25,7 +26,6 @@ from wellcond.spectral.sigma_reparam import SigmaReparamConditioning
 from wellcond.spectral.weight_conditioning import RowNormConditioning
 from wellcond.spectral.weights import ROLES, Strength, strengths
 
-HALF = (torch.bfloat16, torch.float16)
 METHODS: dict[str, type[Conditioning]] = {
     cls.method: cls
     for cls in (

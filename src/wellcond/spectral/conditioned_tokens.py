@@ -14,6 +14,7 @@ from torch.utils.hooks import RemovableHandle
 from wellcond.attention.paths import resolve
 from wellcond.attention.view import AttentionLayer
 from wellcond.errors import InapplicableError, SchemeError
+from wellcond.linalg import singular_values
 from wellcond.rules import computing
 from wellcond.spectral.cost import Cost
 from wellcond.spectral.guarantee import HeadCondition, Summary, measure
@@ -181,7 +182,9 @@ class TokenConditioning(Conditioning):
             return Summary(str(self), (nothing,))
         seen = self._hook.seen
         after = seen + correction(seen).to(seen.dtype)
-        return Summary(str(self), tuple(measure(self._hook.name, "tokens", seen, after, [2.0] * len(seen))))
+        return Summary(
+            str(self), tuple(measure(self._hook.name, "tokens", singular_values(seen), after, [2.0] * len(seen)))
+        )
 
     def cost(self, tokens: int = 197) -> Cost:
         """With m = min(N, D) and n = max(N, D): Gram matrix and factor `6 m² n`, its inverse root up to `100 m³`."""

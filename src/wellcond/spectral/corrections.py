@@ -16,6 +16,7 @@ from wellcond.attention.storage import assign_, full
 from wellcond.checkpoint import Memory
 from wellcond.errors import CheckpointError, InapplicableError
 from wellcond.files import load_from_, load_weights_
+from wellcond.linalg import singular_values
 from wellcond.live import install, live_rules, uninstall
 from wellcond.loading import guard_
 from wellcond.rules import Rule
@@ -47,8 +48,8 @@ class WeightConditioning(Conditioning):
         """The rule of one stored parameter."""
         raise NotImplementedError
 
-    def bounds(self, part: Part, stored: Tensor) -> list[float] | None:
-        """The promised κ of each head of one role, `(heads, D, d)`."""
+    def bounds(self, part: Part, largest: Tensor) -> list[float] | None:
+        """The promised κ of each head of one role, from its σ_max(W)."""
         return None
 
     # Modes.
@@ -189,8 +190,9 @@ class WeightConditioning(Conditioning):
             else:
                 stored, used = self.rule(weight).invert(whole), whole
             for part in weight.parts:
-                heads = part.layout.read(stored)
-                found += measure(part.layer.name, part.role, heads, part.layout.read(used), self.bounds(part, heads))
+                sigma = singular_values(part.layout.read(stored))
+                bounds = self.bounds(part, sigma[:, 0])
+                found += measure(part.layer.name, part.role, sigma, part.layout.read(used), bounds)
         order = {layer.name: index for index, layer in enumerate(self.layers)}
         found.sort(key=lambda head: order[head.layer])
         return Summary(str(self), tuple(found))

@@ -38,16 +38,17 @@ class FoldedWeight:
         self._exact, self.shown = (original, change.take(numbers)), False
 
     @torch.no_grad()
-    def take_away_(self) -> None:
-        """W where W + C was: with the very bits, if nobody else has written there."""
+    def take_away_(self) -> Tensor:
+        """W where W + C was: with the very bits, if nobody else has written there; return W at the entries."""
         numbers, change = self._here()
-        change.put_(numbers, self.original())
+        original = self.original()
+        change.put_(numbers, original)
+        return original
 
     def show_(self) -> None:
         """`take_away_` for the time of a step."""
         if not self.shown:
-            original = self.original()
-            self.take_away_()
+            original = self.take_away_()
             self._exact, self.shown = (original, original), True
 
     def original(self) -> Tensor:

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from wellcond.attention.view import AttentionLayer
-from wellcond.linalg import condition_numbers, singular_values
+from wellcond.linalg import condition_numbers, conditions
 from wellcond.tables import table
 
 ONE_HOT = 0.95  # the weight of a token's own column from which a row counts as one-hot
@@ -97,14 +97,13 @@ def _count(heads: Sequence[HeadCondition], status: str) -> int:
     return sum(head.status == status for head in heads)
 
 
-def measure(layer: str, role: str, stored: Tensor, used: Tensor, bounds: Sequence[float] | None) -> list[HeadCondition]:
-    """κ of each head of one role, `(heads, D, d)` before and after, against its bound."""
-    before, after = condition_numbers(stored), condition_numbers(used)
-    largest = singular_values(stored)[:, 0]
+def measure(layer: str, role: str, sigma: Tensor, used: Tensor, bounds: Sequence[float] | None) -> list[HeadCondition]:
+    """κ of each head of one role against its bound, from the singular values of W and from what is used `(h, D, d)`."""
+    before, after, largest = conditions(sigma, max(used.shape[1:])), condition_numbers(used), sigma[:, 0]
     found = []
     # What is used is rounded to its dtype: relative eps in each entry moves κ by at most about 2 √(D d) eps κ.
-    slack = 2 * math.sqrt(stored.shape[1] * stored.shape[2]) * torch.finfo(used.dtype).eps
-    for head in range(len(stored)):
+    slack = 2 * math.sqrt(used.shape[1] * used.shape[2]) * torch.finfo(used.dtype).eps
+    for head in range(len(sigma)):
         bound = None if bounds is None else bounds[head]
         status = "ok"
         if bound is not None:
@@ -119,9 +118,10 @@ def measure(layer: str, role: str, stored: Tensor, used: Tensor, bounds: Sequenc
     return found
 
 
-def shift_bounds(stored: Tensor, correction: Tensor) -> list[float]:
-    """The sound bound of each head for `λ I`-like corrections `(heads, D, d)`; `inf` where λ ≤ σ_max(W)."""
-    largest, shift = singular_values(stored)[:, 0], singular_values(correction)[:, -1]
+def shift_bounds(largest: Tensor, correction: Tensor) -> list[float]:
+    """The sound bound of each head from σ_max(W) and `λ I` `(heads, D, d)`; `inf` where λ ≤ σ_max(W), or I is cut."""
+    whole = correction.count_nonzero((1, 2)) == min(correction.shape[1:])
+    shift = correction.abs().amax((1, 2)) * whole
     room = shift - largest
     return torch.where(room > 0, (shift + largest) / room, math.inf).tolist()
 

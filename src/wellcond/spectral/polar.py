@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from wellcond.attention.layouts import Layout, as_matrix
-from wellcond.attention.storage import full
+from wellcond.attention.storage import WIDE, full
 from wellcond.errors import CheckpointError, SchemeError
 from wellcond.linalg import svd
 from wellcond.polar import polar_rows
@@ -18,7 +18,6 @@ from wellcond.rules import FixedGradient, computing
 from wellcond.spectral.corrections import WeightConditioning
 from wellcond.spectral.weights import Part, Weight
 
-WIDE = (torch.float32, torch.float64)
 EXACT = 16  # units in the last place of the largest number up to which W gives what was loaded
 
 
@@ -184,6 +183,6 @@ class PolarConditioning(WeightConditioning):
         """Recompute every `every` steps."""
         return PolarRule(weight, int(self.options["every"]))
 
-    def bounds(self, part: Part, stored: Tensor) -> list[float]:
+    def bounds(self, part: Part, largest: Tensor) -> list[float]:
         """1 + 1/s for every head; 2 in the theorem."""
-        return [1 + 1 / part.strength] * len(stored)
+        return [1 + 1 / part.strength] * len(largest)

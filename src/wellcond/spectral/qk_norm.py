@@ -14,6 +14,7 @@ from wellcond.attention.paths import resolve
 from wellcond.attention.storage import split
 from wellcond.attention.view import AttentionLayer
 from wellcond.errors import InapplicableError, SchemeError, WeightError
+from wellcond.linalg import singular_values
 from wellcond.live import stored_weight
 from wellcond.spectral.cost import Cost
 from wellcond.spectral.guarantee import HeadCondition, Summary, measure
@@ -152,7 +153,7 @@ class QkNormConditioning(Conditioning):
         for layer in self.layers:
             for role, projection in layer.projections(*self.strength):
                 heads = projection.read()
-                found += measure(layer.name, role, heads, heads, None)
+                found += measure(layer.name, role, singular_values(heads), heads, None)
         return Summary(str(self), tuple(found))
 
     def cost(self, tokens: int = 197) -> Cost:

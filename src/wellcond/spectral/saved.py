@@ -43,7 +43,7 @@ def save_state(handle: Conditioning, path: str | os.PathLike[str]) -> None:
 
 
 def load_state_(handle: Conditioning, path: str | os.PathLike[str]) -> None:
-    """Continue from a file of `save_state`; call it after the model's weights are loaded.
+    """Continue from a file of `save_state`, before or after the model's weights are loaded.
 
     Args:
         handle: conditions a model of the same kind in the same way, or nothing is changed.

@@ -7,7 +7,7 @@ from torch import Tensor
 from torch.distributed.tensor import DTensor
 
 from wellcond.attention.layouts import as_matrix
-from wellcond.attention.storage import like
+from wellcond.attention.storage import WIDE, like
 from wellcond.rules import Rule
 from wellcond.spectral.weights import Weight
 
@@ -42,7 +42,7 @@ class ScaleRule(Rule):
         """A stored parameter as `(units, inputs)`; half precision is widened."""
         matrix = as_matrix(weight)
         rows = matrix if self.axis == 0 else matrix.mT
-        return rows if rows.dtype in (torch.float32, torch.float64) else rows.float()
+        return rows if rows.dtype in WIDE else rows.float()
 
     def compute(self, weight: Tensor) -> Tensor:
         """Differentiable in W and in whatever `scales` uses."""

@@ -8,10 +8,10 @@ from types import MappingProxyType
 from typing import Any, Self
 from weakref import WeakSet
 
-import torch
 from torch import Tensor
 from torch.optim import Optimizer
 
+from wellcond.attention.storage import HALF
 from wellcond.errors import CheckpointError, OptimizerError, SchemeError, WeightError
 from wellcond.spectral.corrections import WeightConditioning
 from wellcond.spectral.folded import FoldedWeight
@@ -49,9 +49,9 @@ class ShiftConditioning(WeightConditioning):
         """Add the identity."""
         return ShiftRule(entries(weight, self.placement))
 
-    def bounds(self, part: Part, stored: Tensor) -> list[float]:
+    def bounds(self, part: Part, largest: Tensor) -> list[float]:
         """The sound form of Theorem 3.8."""
-        return shift_bounds(stored, identity(part, part.projection.shape, self.placement))
+        return shift_bounds(largest, identity(part, part.projection.shape, self.placement))
 
     # Modes: folding changes a few entries of each parameter, and nothing else.
 
@@ -62,7 +62,7 @@ class ShiftConditioning(WeightConditioning):
             super().start_(mode, as_original)
             return
         for weight in self.weights:
-            if weight.stored.dtype in (torch.bfloat16, torch.float16):
+            if weight.stored.dtype in HALF:
                 raise WeightError(
                     f"'{weight.path}' is stored in {weight.stored.dtype}, where a shift of "
                     f"{weight.parts[0].strength:g} rounds away the diagonal of W; keep the weights in float32 (use "

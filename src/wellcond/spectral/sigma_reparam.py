@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from torch.distributed.tensor import DTensor
 
 from wellcond.attention.layouts import Layout
-from wellcond.attention.storage import assign_, full
+from wellcond.attention.storage import WIDE, assign_, full
 from wellcond.errors import InapplicableError, SchemeError
 from wellcond.linalg import leading_pair
 from wellcond.rules import computing
@@ -121,7 +121,7 @@ class SigmaRule(ScaleRule):
     def follow(self, weight: Tensor) -> None:
         """Also to the weight's dtype."""
         super().follow(weight)
-        dtype = weight.dtype if weight.dtype in (torch.float32, torch.float64) else torch.float32
+        dtype = weight.dtype if weight.dtype in WIDE else torch.float32
         if (self.u.device, self.u.dtype) != (weight.device, dtype):
             self.u, self.v = self.u.to(weight.device, dtype), self.v.to(weight.device, dtype)
 
