@@ -30,6 +30,11 @@ def wide(x: Tensor, dtype: torch.dtype = torch.float64) -> Tensor:
     return x.detach().to(device="cpu", dtype=dtype)
 
 
+def exact(x: Tensor) -> Tensor:
+    """Widen to float64 where the tensor is, or on the CPU if its device has no float64."""
+    return x.detach().to(device="cpu" if x.device.type == "mps" else x.device, dtype=torch.float64)
+
+
 def singular_values(weights: Tensor) -> Tensor:
     """Singular values in float64, largest first: `(…, D, d)` to `(…, min(D, d))`."""
     sigma: Tensor = torch.linalg.svdvals(wide(weights))
@@ -56,6 +61,42 @@ def eigenvalues(symmetric: Tensor) -> Tensor:
     """Eigenvalues of symmetric matrices in float64, smallest first: `(…, m, m)` to `(…, m)`."""
     values: Tensor = torch.linalg.eigvalsh(wide(symmetric))
     return values.to(symmetric.device)
+
+
+def eigh(symmetric: Tensor) -> tuple[Tensor, Tensor]:
+    """Eigenvalues of a small symmetric matrix, smallest first, and its eigenvectors as columns."""
+    values, vectors = torch.linalg.eigh(exact(symmetric))
+    return values, vectors
+
+
+def triangular_factor(matrix: Tensor) -> Tensor:
+    """R of the QR factorisation: `(m, n)` to `(min(m, n), n)`."""
+    r: Tensor = torch.linalg.qr(exact(matrix), mode="r")[1]
+    return r
+
+
+def cholesky(gram: Tensor) -> Tensor | None:
+    """L of G = L Lᵀ, None if a matrix is not positive definite to working precision."""
+    factor, failed = torch.linalg.cholesky_ex(exact(gram))
+    return None if failed.any() else factor
+
+
+def solve_triangle(r: Tensor, vector: Tensor, *, transposed: bool = False) -> Tensor:
+    """R⁻¹ v, or R⁻ᵀ v, for an upper triangle."""
+    solution: Tensor = torch.linalg.solve_triangular(r.mT if transposed else r, vector[:, None], upper=not transposed)
+    return solution[:, 0]
+
+
+def solve_lower(lower: Tensor, right: Tensor) -> Tensor:
+    """L⁻¹ B for a lower triangle."""
+    solution: Tensor = torch.linalg.solve_triangular(lower, right, upper=False)
+    return solution
+
+
+def span(matrix: Tensor) -> Tensor:
+    """An orthonormal basis of the span of the columns: `(m, n)` to `(m, rank)`."""
+    u, sigma, _ = torch.linalg.svd(exact(matrix), full_matrices=False)
+    return u[:, : int((sigma > sigma[0] * max(matrix.shape) * torch.finfo(torch.float64).eps).sum())]
 
 
 def svd(matrix: Tensor) -> tuple[Tensor, Tensor, Tensor]:

@@ -91,6 +91,14 @@ class Softmax:
         blind = (logits == float("-inf")).all(-1, keepdim=True)
         return logits.masked_fill(blind, 0.0).softmax(-1).masked_fill(blind, 0.0)
 
+    @property
+    def hidden(self) -> Tensor | None:
+        """Where the bias takes a key out whatever the logits are, broadcasting to `(B, H, N, T)`; None if nowhere.
+
+        Masks are −inf, −10000, or −100 (Swin): e^−60 is below rounding error.
+        """
+        return None if self.bias is None else self.bias < -60
+
     def __call__(self, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
         """Mix the values: `(B, H, N, d_v)`."""
         return self.probabilities(q, k) @ repeat_groups(v, q.shape[1])
@@ -168,10 +176,10 @@ class Replay:
 
 
 def project(projection: Projection, tokens: Tensor) -> Tensor:
-    """Apply a query, key or value view: `(B, N, D)` to `(B, heads, N, d)`, bias included."""
-    out = torch.einsum("bnx,hxd->bhnd", tokens, projection.read())
+    """Apply a query, key or value view in the tokens' dtype: `(B, N, D)` to `(B, heads, N, d)`, bias included."""
+    out = torch.einsum("bnx,hxd->bhnd", tokens, projection.read().to(tokens))
     bias = projection.read_bias()
-    return out if bias is None else out + bias[:, None]
+    return out if bias is None else out + bias.to(tokens)[:, None]
 
 
 def project_out(projection: Projection, mixed: Tensor) -> Tensor:

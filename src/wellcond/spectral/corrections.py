@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from os import PathLike
 from time import perf_counter
 from typing import Any
@@ -180,9 +180,8 @@ class WeightConditioning(Conditioning):
     # What people look at.
 
     @torch.no_grad()
-    def summary(self) -> Summary:
-        """See `Conditioning.summary`."""
-        found: list[HeadCondition] = []
+    def stored_and_used(self) -> Iterator[tuple[Part, Tensor, Tensor]]:
+        """W and what is used instead, `(heads, D, d)` each, of every role of every layer that is conditioned."""
         for weight in self.weights:
             whole = full(weight.stored)
             if self.mode == "live":
@@ -190,9 +189,15 @@ class WeightConditioning(Conditioning):
             else:
                 stored, used = self.rule(weight).invert(whole), whole
             for part in weight.parts:
-                sigma = singular_values(part.layout.read(stored))
-                bounds = self.bounds(part, sigma[:, 0])
-                found += measure(part.layer.name, part.role, sigma, part.layout.read(used), bounds)
+                yield part, part.layout.read(stored), part.layout.read(used)
+
+    @torch.no_grad()
+    def summary(self) -> Summary:
+        """See `Conditioning.summary`."""
+        found: list[HeadCondition] = []
+        for part, stored, used in self.stored_and_used():
+            sigma = singular_values(stored)
+            found += measure(part.layer.name, part.role, sigma, used, self.bounds(part, sigma[:, 0]))
         order = {layer.name: index for index, layer in enumerate(self.layers)}
         found.sort(key=lambda head: order[head.layer])
         return Summary(str(self), tuple(found))

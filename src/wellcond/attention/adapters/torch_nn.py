@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 import torch
 from torch import Tensor, nn
 
 from wellcond.attention.adapters import build
 from wellcond.attention.layouts import contiguous
 from wellcond.attention.paths import join
-from wellcond.attention.replay import Call, Mixing, Replay, Softmax, causal
+from wellcond.attention.replay import Call, Replay, Softmax, causal
 from wellcond.attention.view import AttentionLayer, Projection, Slot
 
 
@@ -61,35 +63,42 @@ def _target(call: Call) -> Tensor:
     return output
 
 
-def _mixing(call: Call) -> Mixing:
-    module = call.module
+@dataclass(frozen=True, kw_only=True)
+class ExtendedSoftmax(Softmax):
+    """Softmax with more keys and values than tokens, `(1, heads, extra, d)`: learned, or zero; none is masked."""
 
-    def mix(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
-        bias = _mask(call, q, k)
-        for extra_k, extra_v in _extra_keys(module, k, v):
-            k, v = torch.cat([k, extra_k], 2), torch.cat([v, extra_v], 2)
-            if bias is not None:
-                bias = nn.functional.pad(bias, (0, 1))
-        return Softmax(module.head_dim**-0.5, bias)(q, k, v)
+    keys: Tensor
+    values: Tensor
 
-    return mix if module.bias_k is not None or module.add_zero_attn else _plain(call)
+    def logits(self, q: Tensor, k: Tensor) -> Tensor:
+        """`(B, H, N, T + extra)`."""
+        return super().logits(q, torch.cat([k, self.keys.expand(len(k), -1, -1, -1)], 2))
 
-
-def _plain(call: Call) -> Softmax:
-    tokens = _tokens(call)
-    q, k = tokens["query"], tokens["key"]
-    return Softmax(call.module.head_dim**-0.5, _mask(call, q[:, None], k[:, None]))
+    def __call__(self, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+        """Mix the values: `(B, H, N, d_v)`."""
+        return self.probabilities(q, k) @ torch.cat([v, self.values.expand(len(v), -1, -1, -1)], 2)
 
 
-def _extra_keys(module: nn.MultiheadAttention, k: Tensor, v: Tensor) -> list[tuple[Tensor, Tensor]]:
+def _mixing(call: Call) -> Softmax:
+    module, tokens = call.module, _tokens(call)
+    scale = module.head_dim**-0.5
+    bias = _mask(call, tokens["query"][:, None], tokens["key"][:, None])
+    extra = _extra_keys(module, tokens["key"])
+    if not extra:
+        return Softmax(scale, bias)
+    keys, values = (torch.cat(rows, 2) for rows in zip(*extra, strict=True))
+    padded = None if bias is None else nn.functional.pad(bias, (0, len(extra)))
+    return ExtendedSoftmax(scale, padded, keys=keys, values=values)
+
+
+def _extra_keys(module: nn.MultiheadAttention, like: Tensor) -> list[tuple[Tensor, Tensor]]:
     """The learned key/value (`add_bias_kv`) and the zero one (`add_zero_attn`), in the order the module adds them."""
-    batch, heads, _, width = k.shape
+    shape = (1, module.num_heads, 1, module.head_dim)
     extra = []
     if module.bias_k is not None and module.bias_v is not None:
-        k_row, v_row = (b.reshape(1, heads, 1, width).expand(batch, -1, -1, -1) for b in (module.bias_k, module.bias_v))
-        extra.append((k_row, v_row))
+        extra.append((module.bias_k.detach().reshape(shape), module.bias_v.detach().reshape(shape)))
     if module.add_zero_attn:
-        extra.append((torch.zeros_like(k[:, :, :1]), torch.zeros_like(v[:, :, :1])))
+        extra.append((like.new_zeros(shape), like.new_zeros(shape)))
     return extra
 
 

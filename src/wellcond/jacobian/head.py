@@ -1,0 +1,213 @@
+"""One head on some sequences: all that its Jacobian depends on, in float64."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from wellcond.attention.precise import in_float64
+from wellcond.attention.replay import Call, Mixing, Softmax, capture, project
+from wellcond.attention.view import AttentionLayer
+from wellcond.errors import WellcondError
+from wellcond.linalg import exact, span
+
+ROLES = ("query", "key", "value")
+
+
+@dataclass(frozen=True)
+class Head:
+    """A head's tokens, weights and mixing.
+
+    Args:
+        tokens: what each role reads, `(B, N, D)`; a role that the head does not have is absent.
+        weights: `(D, d)` of each role.
+        biases: `(d,)` of each role that has one; they are constants, not among the weights that J is about.
+        mixing: the head's own score-and-mix of `(B, 1, N, d)`, `(B, 1, T, d)`, `(B, 1, T, d_v)`.
+    """
+
+    tokens: dict[str, Tensor]
+    weights: dict[str, Tensor]
+    biases: dict[str, Tensor]
+    mixing: Mixing
+
+    @property
+    def rows(self) -> int:
+        """How many query rows each sequence has."""
+        return next(iter(self.tokens.values())).shape[1]
+
+    @property
+    def sequences(self) -> int:
+        """How many sequences there are."""
+        return next(iter(self.tokens.values())).shape[0]
+
+    @property
+    def value_width(self) -> int:
+        """`d_v`, the width of the head's output."""
+        return self.weights["value"].shape[1]
+
+    def project(self, weights: Mapping[str, Tensor] | None = None) -> tuple[Tensor, Tensor, Tensor]:
+        """Q, K and V, each `(B, 1, N, d)`; empty for a role that is absent."""
+        weights = weights or self.weights
+        parts = []
+        for role in ROLES:
+            if role not in weights:
+                parts.append(torch.empty(0))
+                continue
+            out = self.tokens[role] @ weights[role]
+            parts.append((out + self.biases[role] if role in self.biases else out)[:, None])
+        q, k, v = parts
+        return q, k, v
+
+    def output(self, weights: Mapping[str, Tensor] | None = None) -> Tensor:
+        """A, `(B, N, d_v)`, as a function of the weights."""
+        return self.mixing(*self.project(weights))[:, 0]
+
+    def twin(self, seed: int = 0) -> Head:
+        """The same architecture on tokens that span the same space, with generic, well conditioned numbers."""
+        generator = torch.Generator().manual_seed(seed)
+
+        def draw(like: Tensor) -> Tensor:
+            return torch.randn(like.shape, dtype=torch.float64, generator=generator).to(like.device)
+
+        weights, tokens = {}, {}
+        for role, x in self.tokens.items():
+            basis = span(x.flatten(0, 1))
+            tokens[role] = (basis * len(basis) ** 0.5).unflatten(0, x.shape[:2])  # entries of about unit variance
+            r = basis.shape[1]
+            weights[role] = draw(x.new_empty(r, self.weights[role].shape[1])) / r**0.5
+        biases = {role: draw(bias) * bool(bias.any()) for role, bias in self.biases.items()}
+        return replace(self, tokens=tokens, weights=weights, biases=biases)
+
+
+def softmax_head(
+    x: Tensor,
+    w_q: Tensor,
+    w_k: Tensor,
+    w_v: Tensor,
+    *,
+    memory: Tensor | None = None,
+    scale: float | Tensor | None = None,
+    biases: Mapping[str, Tensor] | None = None,
+    **options: Any,
+) -> Head:
+    """A head of softmax attention from plain tensors.
+
+    Args:
+        x: tokens, `(N, D)` or `(B, N, D)`.
+        w_q: `(D, d)`.
+        w_k: `(D, d)`.
+        w_v: `(D, d_v)`.
+        memory: what keys and values read in cross-attention, `(T, D)` or `(B, T, D)`; `x` if None.
+        scale: of the logits; `d^-1/2` if None.
+        biases: `(d,)` by role.
+        options: `bias` (added to the logits), `query_map`, `key_map`, `softcap` of a `Softmax`.
+
+    >>> head = softmax_head(torch.randn(5, 8), *torch.randn(3, 8, 2))
+    >>> head.output().shape
+    torch.Size([1, 5, 2])
+    """
+    queries = exact(x if x.ndim == 3 else x[None])
+    keys = queries if memory is None else exact(memory if memory.ndim == 3 else memory[None])
+    return Head(
+        {"query": queries, "key": keys, "value": keys},
+        {role: exact(w) for role, w in zip(ROLES, (w_q, w_k, w_v), strict=True)},
+        {role: exact(b) for role, b in (biases or {}).items()},
+        Softmax(w_q.shape[1] ** -0.5 if scale is None else scale, **options),
+    )
+
+
+def head_of(layer: AttentionLayer, inputs: Any, head: int = 0, *, sequences: Sequence[int] | None = None) -> Head:
+    """One head of a real layer, on what it reads while the model runs on `inputs`.
+
+    Args:
+        layer: a view from `wc.attention_layers`.
+        inputs: a batch for the *model*, or a `Call` captured before.
+        head: index of the query head; a grouped-query head has the keys and values of its group.
+        sequences: which of the batch's sequences (windows, where the layer attends in windows); all if None.
+
+    >>> import wellcond as wc
+    >>> layer = wc.attention_layers(torch.nn.TransformerEncoderLayer(8, 2, batch_first=True))[0]
+    >>> head_of(layer, torch.randn(3, 5, 8), 1, sequences=[0]).output().shape
+    torch.Size([1, 5, 4])
+    """
+    return next(heads_of(layer, inputs, [head], sequences=sequences))
+
+
+def heads_of(
+    layer: AttentionLayer, inputs: Any, heads: Sequence[int] | None = None, *, sequences: Sequence[int] | None = None
+) -> Iterator[Head]:
+    """Some heads of a layer (all if None), one after the other; see `head_of`."""
+    call = inputs if isinstance(inputs, Call) else capture([layer], inputs)[0]
+    if call is None:
+        raise WellcondError(f"'{layer.name}' was not called on this input; give one that reaches it")
+    if layer.replay is None:
+        raise WellcondError(f"'{layer.name}' ({layer.kind}) has no replay, so its Jacobian is not known")
+    precise = in_float64(call)
+    roles = dict(layer.projections(*ROLES))
+    tokens = {role: x for role, x in layer.replay.tokens(precise).items() if role in roles}
+    chosen = torch.tensor(range(len(tokens["value"])) if sequences is None else sequences, dtype=torch.long)
+    if not len(chosen) or not 0 <= int(chosen.min()) <= int(chosen.max()) < len(tokens["value"]):
+        raise WellcondError(f"'{layer.name}' read {len(tokens['value'])} sequences, there are no {chosen.tolist()}")
+    whole = {role: project(projection, tokens[role]) for role, projection in roles.items()}
+    weights = {role: projection.read().to(tokens[role]) for role, projection in roles.items()}
+    biases = {role: bias.to(tokens[role]) for role, p in roles.items() if (bias := p.read_bias()) is not None}
+    mixing = layer.replay.mixing(precise)
+    some = _shared({role: x[chosen] for role, x in tokens.items()})
+    for head in range(layer.num_heads) if heads is None else heads:
+        if not 0 <= head < layer.num_heads:
+            raise WellcondError(f"'{layer.name}' has {layer.num_heads} heads, there is no head {head}")
+        index = {role: head // (layer.num_heads // projection.heads) for role, projection in roles.items()}
+        yield Head(
+            some,
+            {role: weight[index[role]] for role, weight in weights.items()},
+            {role: bias[index[role]] for role, bias in biases.items()},
+            one_head(mixing, whole, chosen, head, index),
+        )
+
+
+def _shared(tokens: dict[str, Tensor]) -> dict[str, Tensor]:
+    """One tensor for roles that read the same tokens."""
+    found: list[Tensor] = []
+    shared = {}
+    for role, x in tokens.items():
+        same = next((y for y in found if y.shape == x.shape and torch.equal(x, y)), None)
+        found.append(x)
+        shared[role] = x if same is None else same
+    return shared
+
+
+def one_head(mixing: Mixing, whole: dict[str, Tensor], chosen: Tensor, head: int, index: dict[str, int]) -> Mixing:
+    """The mixing of one head on some sequences, the others' Q, K and V held fixed at `whole`, `(B, heads, N, d)`."""
+
+    def put(role: str, x: Tensor) -> Tensor:
+        if role not in whole:
+            return x
+        if whole[role].shape[:2] == (1, 1):
+            return x
+        return whole[role].index_put((chosen, torch.tensor(index[role])), x[:, 0])
+
+    def take(x: Tensor, h: int) -> Tensor:
+        return x[chosen, h][:, None]
+
+    if type(mixing) is not Softmax:
+        return lambda q, k, v: take(mixing(put("query", q), put("key", k), put("value", v)), head)
+
+    def part(x: Any) -> Any:
+        """The part of a tensor that broadcasts to `(B, H, N, T)`."""
+        if not isinstance(x, Tensor) or x.ndim == 0:
+            return x
+        x = x.reshape((1,) * (4 - x.ndim) + x.shape)
+        x = x if x.shape[1] == 1 else x[:, head : head + 1]
+        return x if x.shape[0] == 1 else x[chosen]
+
+    return Softmax(
+        part(mixing.scale),
+        part(mixing.bias),
+        lambda q: take(mixing.query_map(put("query", q)), head),
+        lambda k: take(mixing.key_map(put("key", k)), index["key"]),
+        mixing.softcap,
+    )

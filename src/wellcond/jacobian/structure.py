@@ -1,0 +1,76 @@
+"""How many singular values can be other than zero, whatever the weights: the structural rank."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from wellcond.attention.replay import Softmax
+from wellcond.jacobian.closed import mapped
+from wellcond.jacobian.head import Head
+from wellcond.linalg import eigenvalues, singular_values
+
+# Generic weights on well conditioned tokens keep κ far below this, and what the eps of a QK-norm leaves of a direction
+# without effect (about 1e-7) is below it.
+NULL = 1e-6
+
+
+def known_rank(head: Head, rows: int) -> int | None:
+    r"""The structural rank of plain self-attention side by side; None where no formula is known.
+
+    $(W_Q M, W_K M^{-T})$ leaves the logits unchanged, and so does a key shift that is constant within each sequence:
+    with r the rank of the tokens and e the dimension of such shifts in their span, the rank is
+    $\min(Rd_v, 2rd + rd_v - d^2 - de)$. A query bias that the tokens cannot express keeps d of the d² directions from
+    being without effect.
+
+    >>> from wellcond.jacobian.head import softmax_head
+    >>> x = torch.randn(40, 3, dtype=torch.float64)
+    >>> known_rank(softmax_head(x, *torch.randn(3, 3, 2)), 40), 3 * 3 * 2 - 2**2
+    (14, 14)
+    """
+    softmax = head.mixing
+    x = head.tokens["value"]
+    if type(softmax) is not Softmax or softmax.softcap is not None or any(x is not y for y in head.tokens.values()):
+        return None
+    if softmax.bias is not None and not float(softmax.bias.abs().max()) < 30:  # a key may be hidden
+        return None
+    q, k, _ = head.project()
+    if mapped(softmax.query_map, q)[1] is not None or mapped(softmax.key_map, k)[1] is not None:
+        return None
+    if any(len(sequence.unique(dim=0)) < len(sequence) for sequence in x):  # equal tokens give equal rows of J
+        return None
+    d, d_v = head.weights["query"].shape[1], head.value_width
+    if x.shape[1] <= d:  # too few keys for M and G to have full rank
+        return rows * d_v if column_rank(x.flatten(0, 1)) == x[..., 0].numel() else None
+    r, shifts = column_rank(x.flatten(0, 1)), _shifts(x)
+    bias = head.biases.get("query")
+    gauge = d * d - (d if bias is not None and bool(bias.any()) and not shifts else 0)
+    return min(rows * d_v, 2 * r * d + r * d_v - gauge - d * shifts)
+
+
+def column_rank(x: Tensor) -> int:
+    """The numerical rank of a matrix in float64."""
+    sigma = singular_values(x)
+    return int((sigma > sigma[0] * max(x.shape) * torch.finfo(torch.float64).eps).sum())
+
+
+def _shifts(x: Tensor) -> int:
+    """Dimension of the vectors in the span of the tokens, `(B, N, D)`, that are constant within each sequence."""
+    indicators = torch.eye(len(x), dtype=x.dtype, device=x.device).repeat_interleave(x.shape[1], 0)
+    flat = x.flatten(0, 1)
+    scaled = flat / flat.abs().max().clamp_min(torch.finfo(x.dtype).tiny)
+    return column_rank(scaled) + len(x) - column_rank(torch.cat([scaled, indicators], 1))
+
+
+def rank_of_twin(gram: Tensor) -> int:
+    """The rank of a twin's Jacobian from its Gram matrix: where the spectrum falls off a cliff, if it does."""
+    values = eigenvalues(gram).flip(0)
+    values = values / values[0]
+    floor = len(values) * torch.finfo(torch.float64).eps
+    below = values <= NULL**2
+    if not below.any():
+        return len(values)
+    clamped = values.clamp_min(floor)
+    first = int(below.nonzero()[0])
+    ratios = clamped[first - 1 : -1] / clamped[first:]
+    return first + int(ratios.argmax())

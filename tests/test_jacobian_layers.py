@@ -1,0 +1,50 @@
+"""The exact Jacobian of every head of real layers, against differentiating the real module."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+import wellcond as wc
+from tests.cases import CASES
+from tests.jacobian_oracle import oracle_jacobian
+from wellcond import jacobian
+
+# Where the module has something between the heads and its output projection, the oracle sees more than the heads.
+BEYOND = {
+    "timm-vit-qk-norm": "a norm over all heads",
+    "timm-attention-masked": "a norm over all heads",
+    "timm-eva02-separate": "a norm over all heads",
+    "timm-twins-svt": "windows are cut back to the grid",
+    "torchvision-swin": "the output projection is a function",
+    "torchvision-swin-v2": "the output projection is a function",
+    "hf-qwen3.5": "a gate",
+    "hf-gptj": "no replay",
+    "hf-gpt-neo": "a query that sees nothing attends to hidden keys, whose logits the module replaces by a constant",
+}
+# Modules that compute in float32 inside a float64 model: two roundings of one number differ by its eps.
+SINGLE = {"hf-bloom", "hf-cohere2", "hf-gemma2", "hf-gpt-oss", "hf-modernbert", "hf-olmo2", "hf-qwen2.5-vl-vision"}
+SINGLE |= {"hf-qwen3"}
+
+
+@pytest.mark.parametrize("name", [name for name in CASES if name not in BEYOND])
+def test_singular_values_are_those_of_the_real_module(name: str) -> None:
+    model, batch = CASES[name].model().double(), CASES[name].batch()
+    factor, gram = (1e-7, 1e-6) if name in SINGLE else (1e-10, 1e-7)
+    for index, layer in enumerate(wc.attention_layers(model)):
+        head = index % layer.num_heads
+        blocks = oracle_jacobian(layer, model, batch, head)
+        expected = torch.linalg.svdvals(torch.cat(list(blocks.values()), 1))
+        ours = jacobian.head_of(layer, batch, head)
+        _agree(jacobian.singular_values(ours), expected, factor)
+        _agree(jacobian.singular_values(ours, method="gram"), expected, gram)
+        if len({block.shape for block in blocks.values()}) == 1 and len(blocks) == 3:
+            expected = torch.linalg.svdvals(torch.cat(list(blocks.values()), 0))
+            _agree(jacobian.singular_values(ours, convention="vertical"), expected, factor)
+
+
+def _agree(found: torch.Tensor, expected: torch.Tensor, tolerance: float) -> None:
+    """Equal but for zeros, of which the compressed matrix may have fewer."""
+    common = min(len(found), len(expected))
+    assert (found[:common] - expected[:common]).abs().max() <= tolerance * expected[0]
+    assert not len(expected[common:]) or expected[common:].max() <= tolerance * expected[0]
