@@ -11,7 +11,7 @@ MODEL := timm:vit_tiny_patch16_224
 # This clone's code, whatever else the environment has installed; also for the processes that tests start.
 export PYTHONPATH := $(CURDIR)/src
 
-.PHONY: setup demo test test-all check format bench docs matrix figure clean
+.PHONY: setup chromium demo test test-all check format bench docs matrix figure clean
 
 setup: $(STAMP)
 
@@ -21,17 +21,23 @@ $(STAMP): pyproject.toml constraints.txt
 	test "$(VENV)" != .venv && $(PY) .ci/satisfied.py || $(PY) -m pip install --quiet -c constraints.txt -e ".[dev]"
 	touch $@
 
+# The tests open the HTML pages in a browser; Debian's, since Playwright's own would be a download of its own.
+chromium:
+	@command -v chromium || command -v chromium-browser || command -v google-chrome || { \
+	    sudo=$$(test "$$(id -u)" = 0 || command -v sudo); \
+	    $$sudo apt-get update -qq && $$sudo apt-get install -y -qq --no-install-recommends chromium > /dev/null; }
+
 demo: setup
 	mkdir -p build/demo
 	$(PY) -m wellcond init $(MODEL) --scheme conditioned --seed 0 -o build/demo/vit.safetensors
 	$(PY) -m wellcond audit $(MODEL) --weights build/demo/vit.safetensors --scheme conditioned
 
 test: export OMP_NUM_THREADS = 1
-test: setup
+test: setup chromium
 	$(PYTEST) -m "not long"
 
 test-all: export OMP_NUM_THREADS = 1
-test-all: setup
+test-all: setup chromium
 	$(PY) benchmarks/record.py docs/test-all.md $(PYTEST)
 
 check: setup
@@ -46,6 +52,8 @@ format: setup
 bench: setup
 	$(PY) benchmarks/bench.py
 	$(PY) benchmarks/conditioning.py
+	$(PY) benchmarks/jacobian.py
+	$(PY) benchmarks/diagnose.py
 
 docs: setup
 	NO_MKDOCS_2_WARNING=1 $(PY) -m mkdocs build --strict --quiet --site-dir build/docs

@@ -17,7 +17,7 @@ from typer.testing import CliRunner, Result
 
 import wellcond as wc
 from wellcond.cli import app
-from wellcond.summaries import to_json
+from wellcond.plain import to_json
 
 SOURCE = """
 from torch import nn
@@ -290,3 +290,82 @@ def test_help_imports_no_model_library_and_refusals_no_traceback(here: Path) -> 
     assert done.stdout == "[]\n"
     assert done.stderr == "error: there is no file or directory 'none'\n"
     assert done.returncode == 2
+
+
+DIAGNOSED = """
+import torch
+from torch import nn
+
+def build():
+    layer = nn.TransformerEncoderLayer(24, 2, 32, batch_first=True)
+    model = nn.TransformerEncoder(layer, 3, enable_nested_tensor=False)
+    model.example_inputs = torch.randn(2, 5, 24)
+    return model
+
+def failing():
+    model = build()
+    model.example_inputs = torch.randn(2, 5, 7)
+    return model
+"""
+
+
+def test_diagnose_prints_a_table_json_a_page_and_a_picture(here: Path) -> None:
+    (here / "d.py").write_text(DIAGNOSED)
+    printed = ok("diagnose", "d.py:build", "--html", "d.html", "--plot", "d.png", "--vertical")
+    assert "layers.2.self_attn" in printed
+    assert "written to d.html" in printed
+    assert "layers.2.self_attn" in (here / "d.html").read_text()
+    assert (here / "d.png").read_bytes().startswith(b"\x89PNG")
+    data = json.loads(ok("diagnose", "d.py:build", "--json", "--jacobian", "off", "--layers", "layers.1.*"))
+    assert [layer["name"] for layer in data["layers"]] == ["layers.1.self_attn"]
+    assert data["layers"][0]["jacobian"] == []
+    assert data["model"] == "d.py:build"
+
+
+def test_diagnose_reads_photographs_text_and_weights(here: Path) -> None:
+    config = {"model_type": "vit", "image_size": 32, "patch_size": 16, "hidden_size": 12, "num_hidden_layers": 1}
+    (here / "vit.json").write_text(json.dumps(config | {"num_attention_heads": 3, "intermediate_size": 16}))
+    printed = ok("diagnose", "hf:vit.json", "--images", "sample", "--batch", "2")
+    assert "2 crops of scikit-learn's sample photographs" in printed
+    config = {"model_type": "gpt2", "n_embd": 12, "n_head": 3, "n_layer": 1, "n_positions": 16, "vocab_size": 300}
+    (here / "gpt2.json").write_text(json.dumps(config))
+    ok("init", "hf:gpt2.json", "-s", "conditioned", "-o", "w.safetensors")
+    text = ["--text", "the quick brown fox", "--tokens", "8", "--json", "--jacobian", "off"]
+    fresh = json.loads(ok("diagnose", "hf:gpt2.json", *text))["layers"][0]["weights"][0]["raw"]["condition"]
+    chosen = json.loads(ok("diagnose", "hf:gpt2.json", "-w", "w.safetensors", *text))["layers"][0]["weights"][0]
+    assert chosen["raw"]["condition"] == pytest.approx(1, abs=1e-5)  # semi-orthogonal, in float32
+    assert fresh > 1.5
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["d.py:failing"], "failed on"),
+        (["d.py:build", "--jacobian", "maybe"], "auto, exact or off"),
+        (["d.py:build", "--html", "nowhere/d.html"], "no directory"),
+        (["d.py:build", "--images", "nowhere"], "error"),
+        (["d.py:build", "--layers", "none.*"], "no attention layer matches"),
+    ],
+)
+def test_diagnose_refuses_in_one_line(here: Path, arguments: list[str], message: str) -> None:
+    (here / "d.py").write_text(DIAGNOSED)
+    result = run("diagnose", *arguments)
+    assert result.exit_code == 2
+    assert message in result.stderr
+    assert len(result.stderr.strip().splitlines()) == 1
+
+
+def test_figures_are_drawn_from_a_monitors_folder(here: Path) -> None:
+    torch.manual_seed(0)
+    model = nn.TransformerEncoderLayer(12, 3, 16, batch_first=True)
+    with wc.Monitor(
+        model, torch.randn(2, 6, 12), every=1, folder="run", label="default", seed=0, alarms=False
+    ) as monitor:
+        for step in range(3):
+            monitor.step(step)
+    printed = ok("figures", "run", "-o", "pictures")
+    assert {path.name for path in (here / "pictures").iterdir()} == {
+        *("figures.json", "weights.png", "jacobian.png", "entropy.png")
+    }
+    assert "wrote pictures" in printed
+    assert run("figures", "nowhere").exit_code == 2

@@ -1,9 +1,12 @@
 """wellcond: know whether a Transformer's attention is well conditioned, and make it so."""
 
-from wellcond import errors
+from wellcond import errors, jacobian
 from wellcond.attention.find import AttentionLayers, attention_layers, register_attention
 from wellcond.attention.view import AttentionLayer, Block, Projection
 from wellcond.auditing import Audit, Finding, audit
+from wellcond.diagnose.diagnosis import Diagnosis
+from wellcond.diagnose.monitor import Monitor
+from wellcond.diagnose.run import diagnose
 from wellcond.files import load_weights_, save_weights
 from wellcond.initialise import init_, plan
 from wellcond.models import build_model
@@ -45,6 +48,11 @@ __all__ = [
     "WithoutLayerNorm",
     "condition_",
     "without_layernorm",
+    # diagnose
+    "Diagnosis",
+    "Monitor",
+    "diagnose",
+    "jacobian",
     # models by name, weights in files
     "build_model",
     "init_to_files",

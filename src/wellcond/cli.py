@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib.metadata
 import tomllib
+from dataclasses import replace
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -12,11 +13,15 @@ from typer.core import TyperGroup
 
 import wellcond as wc
 from wellcond.applicability import applicability, matrix_text
+from wellcond.diagnose.arguments import WAY_OUT
+from wellcond.diagnose.inputs import inputs_for
 from wellcond.errors import SchemeError, WellcondError
 from wellcond.files import file_target
+from wellcond.plain import to_json
+from wellcond.report.figures import draw_figures
 from wellcond.schemes.compose import as_scheme
 from wellcond.streaming import directory_target
-from wellcond.summaries import audit_summary, layers_data, plan_data, plan_summary, scheme_list, to_json
+from wellcond.summaries import audit_summary, layers_data, plan_data, plan_summary, scheme_list
 
 
 class _Commands(TyperGroup):
@@ -158,6 +163,73 @@ def audit(
         typer.echo(f"{result}" if verbose else audit_summary(result))
     if not result.passed:
         raise typer.Exit(1)
+
+
+@app.command()
+def diagnose(
+    model: Model,
+    images: Annotated[
+        str | None, typer.Option(help="A folder of images, or 'sample' for the photographs of scikit-learn.")
+    ] = None,
+    text: Annotated[str | None, typer.Option(help="A text file, or the text itself.")] = None,
+    weights: Annotated[Path | None, typer.Option("--weights", "-w", help="A .safetensors file, or shards.")] = None,
+    batch: Annotated[int, typer.Option(help="Images or sequences.", min=1)] = 8,
+    tokens: Annotated[int | None, typer.Option(help="Tokens of a sequence of text.", min=1)] = None,
+    seed: Annotated[int, typer.Option(help="Of fresh weights and random inputs.")] = 0,
+    layers: Layers = None,
+    jacobian: Annotated[
+        str, typer.Option(help="auto (query rows are sampled where there are many), exact, or off.")
+    ] = "auto",
+    vertical: Annotated[bool, typer.Option("--vertical", help="Measure the papers' vertical Jacobian too.")] = False,
+    html: Annotated[Path | None, typer.Option(help="Write a page to look at.", metavar="FILE")] = None,
+    plot: Annotated[Path | None, typer.Option(help="Write a picture.", metavar="FILE")] = None,
+    json: Json = False,
+) -> None:
+    """Measure the conditioning of a model's attention on images, text, or random inputs of its shape."""
+    if jacobian not in ("auto", "exact", "off"):
+        raise WellcondError(f"--jacobian is auto, exact or off, got '{jacobian}'")
+    for target in (html, plot):
+        if target is not None and not target.parent.is_dir():
+            raise WellcondError(f"there is no directory '{target.parent}' to write '{target.name}' into; make it first")
+    built = wc.build_model(model, seed=seed)
+    if weights is not None:
+        wc.load_weights_(built, weights)
+    fed = inputs_for(built, images=images, text=text, batch=batch, tokens=tokens, seed=seed)
+    measured = False if jacobian == "off" else jacobian
+    options: dict[str, Any] = {"layers": layers, "jacobian": measured, "vertical": vertical}
+    try:
+        found = wc.diagnose(built, fed.batch, description=fed.description, **options)
+    except WellcondError:
+        raise
+    except Exception as error:  # the model's own forward
+        raise WellcondError(
+            f"{model} failed on {fed.description}: {type(error).__name__}: {error}; {WAY_OUT}"
+        ) from error
+    found = replace(found, model=model)
+    if html is not None:
+        found.to_html(html)
+    if plot is not None:
+        found.plot(plot)
+    typer.echo(found.to_json() if json else f"{found}")
+    for target in (html, plot):
+        if target is not None and not json:
+            typer.echo(f"written to {target}")
+
+
+@app.command()
+def figures(
+    runs: Annotated[list[Path], typer.Argument(metavar="RUN", help="Folders that a monitor wrote.")],
+    output: Annotated[
+        Path, typer.Option("--output", "-o", metavar="DIR", help="Folder for the pictures and figures.json.")
+    ] = Path("figures"),
+    json: Json = False,
+) -> None:
+    """Draw the papers' figures: σ and κ of W and W + C, κ(J) and its bound, entropy, through training."""
+    written = draw_figures(runs, output)
+    if json:
+        typer.echo(to_json({"runs": runs, "written": written}))
+    else:
+        typer.echo("\n".join(f"wrote {path}" for path in written))
 
 
 def _shapes(model: str) -> Any:

@@ -43,3 +43,20 @@ class CheckpointError(WellcondError):
 
 class OptimizerError(WellcondError):
     """An optimizer that a folded correction cannot be combined with, or that does not hold the conditioned weights."""
+
+
+class NotFiniteError(WellcondError):
+    """Tokens or weights that are NaN or infinite, where a number is asked of them."""
+
+
+class AttentionWarning(UserWarning):
+    """Something that a monitor found wrong while a model trains.
+
+    Attributes:
+        step: when.
+        concern: what, where, and what to do: `.layer`, `.head`, `.code`, `.text`, `.severity`.
+    """
+
+    def __init__(self, step: int, concern: object) -> None:
+        super().__init__(f"step {step}: {concern}")
+        self.step, self.concern = step, concern

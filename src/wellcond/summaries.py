@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import math
 import shutil
 import textwrap
@@ -17,25 +16,6 @@ from wellcond.schemes.base import SchemeInfo
 from wellcond.tables import span, table
 
 FAILURES = 10  # failing rows shown without --verbose
-
-
-def to_json(data: Any) -> str:
-    """One JSON document; infinities and NaN, which JSON has not, as strings.
-
-    >>> print(to_json({"kappa": float("inf")}))
-    {
-      "kappa": "inf"
-    }
-    """
-    return json.dumps(_plain(data), indent=2, ensure_ascii=False, allow_nan=False, default=str)
-
-
-def _plain(data: Any) -> Any:
-    if isinstance(data, dict):
-        return {str(key): _plain(value) for key, value in data.items()}
-    if isinstance(data, (list, tuple)):
-        return [_plain(value) for value in data]
-    return str(data) if isinstance(data, float) and not math.isfinite(data) else data
 
 
 def layers_data(layers: AttentionLayers) -> dict[str, Any]:

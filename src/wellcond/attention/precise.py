@@ -1,7 +1,7 @@
-"""A captured call in float64: the same module, arguments and tokens with every floating-point tensor widened.
+"""A captured call in higher precision: the same module, arguments and tokens with every floating tensor widened.
 
 The user's module is not touched. Its copy shares everything but tensors, children and hooks, so that norms, tables and
-temperatures inside a replay compute in float64 whatever the model's dtype, sharding or wrapping.
+temperatures inside a replay compute in that precision whatever the model's dtype, sharding or wrapping.
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ from collections import OrderedDict
 from dataclasses import replace
 from typing import Any
 
+import torch
 from torch import Tensor, nn
 
 from wellcond.attention.replay import Call
@@ -19,25 +20,25 @@ from wellcond.linalg import exact
 HOOKS = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
 
 
-def in_float64(call: Call) -> Call:
-    """The same call, to be replayed in float64 in evaluation mode.
+def widened(call: Call, dtype: torch.dtype = torch.float64) -> Call:
+    """The same call, to be replayed in this dtype and in evaluation mode.
 
     >>> import wellcond as wc
-    >>> import torch
     >>> from wellcond.attention.replay import capture
     >>> layers = wc.attention_layers(nn.TransformerEncoderLayer(8, 2, batch_first=True))
-    >>> call = in_float64(capture(list(layers), torch.randn(1, 5, 8))[0])
+    >>> call = widened(capture(list(layers), torch.randn(1, 5, 8))[0])
     >>> call.arguments["query"].dtype, call.module.out_proj.weight.dtype, layers[0].module.out_proj.weight.dtype
     (torch.float64, torch.float64, torch.float32)
     """
-    wide = _Widen()
+    wide = _Widen(dtype)
     return replace(call, module=wide.copy(call.module), arguments=wide(call.arguments), reads=wide(call.reads))
 
 
 class _Widen:
     """Widens tensors, one and the same tensor once: roles that read the same tokens still do."""
 
-    def __init__(self) -> None:
+    def __init__(self, dtype: torch.dtype) -> None:
+        self.dtype = dtype
         self.done: dict[int, tuple[Tensor, Tensor]] = {}  # the original too, so that its id stays its own
 
     def __call__(self, value: Any) -> Any:
@@ -51,7 +52,7 @@ class _Widen:
 
     def tensor(self, value: Tensor) -> Tensor:
         if id(value) not in self.done:
-            self.done[id(value)] = value, exact(full(value))
+            self.done[id(value)] = value, exact(full(value), self.dtype)
         return self.done[id(value)][1]
 
     def copy(self, module: nn.Module) -> nn.Module:

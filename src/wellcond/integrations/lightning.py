@@ -1,9 +1,11 @@
-"""A conditioned model in a Trainer of Lightning, which builds the optimizers and writes checkpoints itself."""
+"""A conditioned or monitored model in a Trainer of Lightning, which builds optimizers and checkpoints itself."""
 
 from __future__ import annotations
 
 from typing import Any
 
+from wellcond.diagnose.monitor import Monitor
+from wellcond.diagnose.scalars import scalars
 from wellcond.integrations.shared import NAME, attach, check_model, missing
 from wellcond.spectral.handle import Conditioning
 
@@ -50,3 +52,28 @@ class ConditioningCallback(Callback):  # type: ignore[misc]
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         """Called after the model's weights were loaded."""
         self.handle.load_state_dict(state_dict)
+
+
+class MonitorCallback(Callback):  # type: ignore[misc]
+    """Have a monitor look after every training batch; its averages go to the Trainer's loggers, too.
+
+    >>> import torch, wellcond as wc
+    >>> block = torch.nn.TransformerEncoderLayer(8, 2, batch_first=True)
+    >>> MonitorCallback(wc.Monitor(block, torch.randn(2, 6, 8))).monitor.schedule.budget
+    0.01
+    """
+
+    def __init__(self, monitor: Monitor) -> None:
+        self.monitor = monitor
+
+    def on_train_batch_end(self, trainer: Any, pl_module: Any, *rest: Any) -> None:
+        """Count a step of the optimizer, not a batch of an accumulated gradient."""
+        if trainer.global_step == self.monitor.steps:
+            return
+        for record in self.monitor.step(trainer.global_step):
+            for logger in trainer.loggers:
+                logger.log_metrics(dict(scalars(record)), step=trainer.global_step)
+
+    def on_fit_end(self, trainer: Any, pl_module: Any) -> None:
+        """Training is over."""
+        self.monitor.close()

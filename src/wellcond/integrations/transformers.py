@@ -1,4 +1,4 @@
-"""A conditioned model in the Trainer of transformers, which builds the optimizer and writes checkpoints itself."""
+"""A conditioned or monitored model in the Trainer of transformers, which builds optimizer and checkpoints itself."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from wellcond.attention.storage import full
+from wellcond.diagnose.monitor import Monitor
 from wellcond.errors import CheckpointError
 from wellcond.integrations.shared import NAME, attach, check_model, missing
 from wellcond.live import live_owners, stored_weight
@@ -116,6 +117,29 @@ class ConditioningCallback(TrainerCallback):  # type: ignore[misc]
                 f"'{file}' belongs to another checkpoint than the one training resumes from: it does not give its "
                 f"'{wrong[0]}'; say ConditioningCallback(handle, resume_from=FOLDER)"
             )
+
+
+class MonitorCallback(TrainerCallback):  # type: ignore[misc]
+    """Have a monitor look after every step of the Trainer's optimizer.
+
+    The Trainer hands callbacks no logger; give the monitor a `log` of its own (`print`, a tracker), or a folder.
+
+    >>> import wellcond as wc
+    >>> block = nn.TransformerEncoderLayer(8, 2, batch_first=True)
+    >>> MonitorCallback(wc.Monitor(block, torch.randn(2, 6, 8))).monitor.schedule.budget
+    0.01
+    """
+
+    def __init__(self, monitor: Monitor) -> None:
+        self.monitor = monitor
+
+    def on_step_end(self, args: Any, state: Any, control: Any, **rest: Any) -> None:
+        """After the optimizer's step, by the Trainer's own count."""
+        self.monitor.step(state.global_step)
+
+    def on_train_end(self, args: Any, state: Any, control: Any, **rest: Any) -> None:
+        """Training is over."""
+        self.monitor.close()
 
 
 def _folder(args: Any, step: int) -> Path:

@@ -1,4 +1,11 @@
-"""The exact attention Jacobian: closed form, spectrum to a stated precision, the papers' bound."""
+"""The exact attention Jacobian: closed form, spectrum to a stated precision, the papers' bound.
+
+>>> import torch, wellcond as wc
+>>> _ = torch.manual_seed(0)
+>>> head = wc.jacobian.softmax_head(torch.randn(6, 8), *torch.randn(3, 8, 4))
+>>> wc.jacobian.spectrum(head).status
+'ok'
+"""
 
 from wellcond.jacobian.bound import bound, softmax_condition
 from wellcond.jacobian.estimate import Estimate

@@ -20,7 +20,7 @@ import torch
 from torch import Tensor
 
 from wellcond.attention.replay import Softmax
-from wellcond.jacobian.head import Head
+from wellcond.jacobian.head import Head, per_distinct
 from wellcond.linalg import triangular_factor
 
 ENTRIES = 2**22  # of a temporary tensor
@@ -143,7 +143,7 @@ def mapped(f: Callable[[Tensor], Tensor], x: Tensor) -> tuple[Tensor, Tensor | N
     with torch.enable_grad():
         leaf = x.detach().requires_grad_()
         out = f(leaf)
-        if torch.equal(out, leaf):
+        if torch.equal(out, leaf) and _is_identity(out, leaf):
             return out[:, 0].detach(), None
         rows = []
         for a in range(out.shape[-1]):
@@ -153,16 +153,13 @@ def mapped(f: Callable[[Tensor], Tensor], x: Tensor) -> tuple[Tensor, Tensor | N
     return out[:, 0].detach(), torch.stack(rows, -2)
 
 
+def _is_identity(out: Tensor, leaf: Tensor) -> bool:
+    """Whether the derivative is the identity too: a norm changes no vector of unit length, but its derivative does."""
+    generator = torch.Generator().manual_seed(0)
+    probe = torch.randn(out.shape, dtype=out.dtype, generator=generator).to(out.device)
+    return torch.equal(torch.autograd.grad(out, leaf, probe, retain_graph=True)[0], probe)
+
+
 def compress(tokens: dict[str, Tensor], joint: bool) -> dict[str, Tensor]:
     """L of X = L Oᵀ for what each role reads, `(B, N, min(B·N, D))`; `joint` uses one O for all roles."""
-    distinct = list({id(x): x for x in tokens.values()}.values())
-    groups = [distinct] if joint else [[x] for x in distinct]
-    found: dict[int, Tensor] = {}
-    for group in groups:
-        whole = torch.cat([x.flatten(0, 1) for x in group])
-        if len(whole) < whole.shape[1]:
-            whole = triangular_factor(whole.mT).mT
-        sizes = [x.shape[0] * x.shape[1] for x in group]
-        for x, part in zip(group, torch.split(whole, sizes), strict=True):
-            found[id(x)] = part.reshape(*x.shape[:2], -1)
-    return {role: found[id(x)] for role, x in tokens.items()}
+    return per_distinct(tokens, lambda x: triangular_factor(x.mT).mT if len(x) < x.shape[1] else x, joint=joint)

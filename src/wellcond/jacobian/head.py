@@ -2,20 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from wellcond.attention.precise import in_float64
+from wellcond.attention.precise import widened
 from wellcond.attention.replay import Call, Mixing, Softmax, capture, project
 from wellcond.attention.view import AttentionLayer
-from wellcond.errors import WellcondError
+from wellcond.errors import NotFiniteError, WellcondError
 from wellcond.linalg import exact, span
 
 ROLES = ("query", "key", "value")
+EPS = torch.finfo(torch.float64).eps
+LARGE = 1e4
 
 
 @dataclass(frozen=True)
@@ -27,12 +29,15 @@ class Head:
         weights: `(D, d)` of each role.
         biases: `(d,)` of each role that has one; they are constants, not among the weights that J is about.
         mixing: the head's own score-and-mix of `(B, 1, N, d)`, `(B, 1, T, d)`, `(B, 1, T, d_v)`.
+        resolution: relative rounding of the tokens where they were computed: a LayerNorm's sum of zero is 1e-7 in
+            float32, and that is no direction of the tokens.
     """
 
     tokens: dict[str, Tensor]
     weights: dict[str, Tensor]
     biases: dict[str, Tensor]
     mixing: Mixing
+    resolution: float = EPS
 
     @property
     def rows(self) -> int:
@@ -66,21 +71,48 @@ class Head:
         """A, `(B, N, d_v)`, as a function of the weights."""
         return self.mixing(*self.project(weights))[:, 0]
 
-    def twin(self, seed: int = 0) -> Head:
-        """The same architecture on tokens that span the same space, with generic, well conditioned numbers."""
+    def twin(self, seed: int = 0, *, joint: bool = False) -> Head:
+        """The same architecture on tokens that span the same space, with generic, well conditioned numbers.
+
+        `joint` gives all roles the same coordinates.
+        """
         generator = torch.Generator().manual_seed(seed)
 
-        def draw(like: Tensor) -> Tensor:
-            return torch.randn(like.shape, dtype=torch.float64, generator=generator).to(like.device)
+        def draw(*shape: int) -> Tensor:
+            return torch.randn(shape, dtype=torch.float64, generator=generator).to(self.tokens["value"].device)
 
-        weights, tokens = {}, {}
-        for role, x in self.tokens.items():
-            basis = span(x.flatten(0, 1))
-            tokens[role] = (basis * len(basis) ** 0.5).unflatten(0, x.shape[:2])  # entries of about unit variance
-            r = basis.shape[1]
-            weights[role] = draw(x.new_empty(r, self.weights[role].shape[1])) / r**0.5
-        biases = {role: draw(bias) * bool(bias.any()) for role, bias in self.biases.items()}
-        return replace(self, tokens=tokens, weights=weights, biases=biases)
+        tokens = {
+            role: basis * (basis.shape[0] * basis.shape[1]) ** 0.5  # entries of about unit variance
+            for role, basis in per_distinct(self.tokens, lambda x: span(x, self.resolution), joint=joint).items()
+        }
+        weights = {
+            role: draw(x.shape[2], self.weights[role].shape[1]) / x.shape[2] ** 0.5 for role, x in tokens.items()
+        }
+        biases = {role: draw(len(bias)) * bool(bias.any()) for role, bias in self.biases.items()}
+        twin = replace(self, tokens=tokens, weights=weights, biases=biases)
+        return twin._enlarged() if type(self.mixing) is Softmax else twin
+
+    def _enlarged(self) -> Head:
+        """The same with queries and keys so large that the eps of a QK-norm is no direction of its own."""
+        assert isinstance(self.mixing, Softmax)
+        tokens, biases = dict(self.tokens), dict(self.biases)
+        maps = (self.mixing.query_map, self.mixing.key_map)
+        for role, f, z in zip(ROLES, maps, self.project(), strict=False):
+            if f(LARGE * z).norm() < 2 * f(z).norm():  # it normalises
+                tokens[role] = tokens[role] * LARGE
+                biases |= {role: biases[role] * LARGE} if role in biases else {}
+        return replace(self, tokens=tokens, biases=biases)
+
+
+def per_distinct(tokens: dict[str, Tensor], f: Callable[[Tensor], Tensor], *, joint: bool) -> dict[str, Tensor]:
+    """Apply a map of rows to what each role reads, `(B, N, D)` to `(B, N, r)`: once per tensor, or to all together."""
+    distinct = list({id(x): x for x in tokens.values()}.values())
+    found: dict[int, Tensor] = {}
+    for group in [distinct] if joint else [[x] for x in distinct]:
+        rows = f(torch.cat([x.flatten(0, 1) for x in group]))
+        for x, part in zip(group, torch.split(rows, [x.shape[0] * x.shape[1] for x in group]), strict=True):
+            found[id(x)] = part.reshape(*x.shape[:2], -1)
+    return {role: found[id(x)] for role, x in tokens.items()}
 
 
 def softmax_head(
@@ -110,6 +142,8 @@ def softmax_head(
     >>> head.output().shape
     torch.Size([1, 5, 2])
     """
+    if not all(bool(torch.isfinite(given).all()) for given in (x, w_q, w_k, w_v)):
+        raise NotFiniteError("the tokens or the weights are not finite: there is no Jacobian")
     queries = exact(x if x.ndim == 3 else x[None])
     keys = queries if memory is None else exact(memory if memory.ndim == 3 else memory[None])
     return Head(
@@ -146,16 +180,19 @@ def heads_of(
         raise WellcondError(f"'{layer.name}' was not called on this input; give one that reaches it")
     if layer.replay is None:
         raise WellcondError(f"'{layer.name}' ({layer.kind}) has no replay, so its Jacobian is not known")
-    precise = in_float64(call)
+    precise = widened(call)
     roles = dict(layer.projections(*ROLES))
     tokens = {role: x for role, x in layer.replay.tokens(precise).items() if role in roles}
     chosen = torch.tensor(range(len(tokens["value"])) if sequences is None else sequences, dtype=torch.long)
     if not len(chosen) or not 0 <= int(chosen.min()) <= int(chosen.max()) < len(tokens["value"]):
         raise WellcondError(f"'{layer.name}' read {len(tokens['value'])} sequences, there are no {chosen.tolist()}")
     whole = {role: project(projection, tokens[role]) for role, projection in roles.items()}
+    if not all(bool(torch.isfinite(x).all()) for x in whole.values()):
+        raise NotFiniteError(f"what '{layer.name}' reads, or its weights, are not finite: it has no Jacobian")
     weights = {role: projection.read().to(tokens[role]) for role, projection in roles.items()}
     biases = {role: bias.to(tokens[role]) for role, p in roles.items() if (bias := p.read_bias()) is not None}
     mixing = layer.replay.mixing(precise)
+    resolution = next(iter(layer.replay.tokens(call).values())).dtype
     some = _shared({role: x[chosen] for role, x in tokens.items()})
     for head in range(layer.num_heads) if heads is None else heads:
         if not 0 <= head < layer.num_heads:
@@ -166,6 +203,7 @@ def heads_of(
             {role: weight[index[role]] for role, weight in weights.items()},
             {role: bias[index[role]] for role, bias in biases.items()},
             one_head(mixing, whole, chosen, head, index),
+            torch.finfo(resolution).eps,
         )
 
 

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from wellcond.jacobian.factor import Factor
 from wellcond.jacobian.lanczos import largest_eigenvalue
-from wellcond.linalg import cholesky, eigenvalues, singular_values, solve_triangle
+from wellcond.linalg import cholesky, eigenvalues, few_threads, singular_values, solve_triangle
 
 SMALL = 1024  # up to which all eigenvalues cost no more than two of them
 EPS = torch.finfo(torch.float64).eps
@@ -62,7 +62,8 @@ def by_gram(factor: Factor, *, all_values: bool = False) -> Measured:
 
     Forming the products and reducing the matrix each cost a few √n eps λ_max.
     """
-    gram = factor.gram()
+    with few_threads(min(factor.shape)):
+        gram = factor.gram()
     n = len(gram)
     if n > SMALL and not all_values:
         lower = cholesky(gram)
@@ -75,9 +76,13 @@ def by_gram(factor: Factor, *, all_values: bool = False) -> Measured:
 
 def by_factor(factor: Factor, *, all_values: bool = False) -> Measured:
     """From the triangular factor, which is backward stable: two singular values by Lanczos if none is 0, else all."""
-    r = factor.triangle()
+    with few_threads(min(factor.shape)):
+        r = factor.triangle()
     n = len(r)
-    if n > SMALL and not all_values and bool(r.diagonal().all()):
+    diagonal = r.diagonal().abs()
+    # σ_min ≤ min |r_ii|: below the resolution inverse iteration would only overflow.
+    definite = bool(diagonal.min() > _floor("factor", float(diagonal.max()), n))
+    if n > SMALL and not all_values and definite:
         two = _two("factor", lambda v: r.mT @ (r @ v), r, n)
         if two.smallest > two.floor:
             return two

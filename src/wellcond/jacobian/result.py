@@ -46,7 +46,7 @@ class ConditionNumber:
 
     def __str__(self) -> str:
         if self.value is None:
-            return f"σ_max {self.sigma_max:.3g} (largest only)"
+            return f"σ_max {self.sigma_max:.3g} ({self.status})"
         if self.status == DEFICIENT:
             return f"{self.value:.3g} (rank {self.rank} of {self.structural_rank})"
         least = "≥ " if self.status in (UNRESOLVED, LOWER_BOUND) else ""

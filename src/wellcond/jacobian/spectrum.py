@@ -23,10 +23,13 @@ from wellcond.jacobian.head import Head
 from wellcond.jacobian.matrix_free import largest_singular_value
 from wellcond.jacobian.measured import Measured, by_factor, by_gram
 from wellcond.jacobian.result import DEFICIENT, LARGEST, LOWER_BOUND, OK, SAMPLE, UNRESOLVED, ConditionNumber
-from wellcond.jacobian.structure import column_rank, known_rank, rank_of_twin
+from wellcond.jacobian.structure import column_rank, known_rank
 
 SIDE, VERTICAL = "side-by-side", "vertical"
+METHODS = ("auto", "gram", "factor", "matrix-free")
 SAFE = 1e-3  # relative error of σ_min up to which the Gram matrix will do
+CLEAR = 1e-4  # σ_min ÷ σ_max above which no eps is at work
+NULL = 1e-9  # of a twin, whose κ is far below the inverse of this
 CLIFF = 100.0  # a fall by more than this to below the resolution is a rank, not a decay
 MEMORY = 8 * 2**30
 
@@ -57,6 +60,13 @@ def spectrum(
     >>> found.method, found.status, found.rank, found.structural_rank
     ('gram', 'ok', 24, 24)
     """
+    return measure(head, convention=convention, method=method, rows=rows, max_memory=max_memory)[0]
+
+
+def measure(
+    head: Head, *, convention: str = SIDE, method: str = "auto", rows: Rows = None, max_memory: float = MEMORY
+) -> tuple[ConditionNumber, Tensor | None]:
+    """What `spectrum` returns, and all singular values where they were computed on the way."""
     _check(convention, method)
     chosen = choose_rows(head, rows)
     cost = estimate(head, convention=convention, rows=rows)
@@ -69,16 +79,16 @@ def spectrum(
             f"than max_memory; sample query rows (rows=…) or say method='matrix-free' for σ_max alone"
         )
     if not routes:
-        return _largest_only(head, chosen, convention)
+        return _largest_only(head, chosen, convention), None
     factor = factor_of(head, chosen, convention)
-    verdict = None
     for route in routes:
         found = by_gram(factor) if route == "gram" else by_factor(factor)
-        verdict = _judge(found, head, chosen, convention)
+        verdict = _judge(found, factor.shape, head, chosen, convention)
         if verdict.status == OK and verdict.error <= SAFE * verdict.sigma_min:  # type: ignore[operator]
             break
-    assert verdict is not None
-    return verdict if len(chosen) == head.rows else _of_sample(verdict, head)
+    if len(chosen) < head.rows and verdict.status == OK:
+        verdict = replace(verdict, status=LOWER_BOUND if _certified(head, convention) else SAMPLE)
+    return verdict, found.values
 
 
 def singular_values(head: Head, *, convention: str = SIDE, method: str = "factor", rows: Rows = None) -> Tensor:
@@ -88,7 +98,7 @@ def singular_values(head: Head, *, convention: str = SIDE, method: str = "factor
     >>> singular_values(softmax_head(torch.randn(6, 8), *torch.randn(3, 8, 4))).shape
     torch.Size([24])
     """
-    _check(convention, method)
+    _check(convention, method, ("gram", "factor"))
     factor = factor_of(head, choose_rows(head, rows), convention)
     found = (by_gram if method == "gram" else by_factor)(factor, all_values=True)
     assert found.values is not None
@@ -118,11 +128,11 @@ def matrix(head: Head, *, convention: str = SIDE, rows: Rows = None) -> Tensor:
     return factor_of(head, choose_rows(head, rows), convention).matrix()
 
 
-def _check(convention: str, method: str) -> None:
+def _check(convention: str, method: str, methods: Sequence[str] = METHODS) -> None:
     if convention not in (SIDE, VERTICAL):
         raise WellcondError(f"convention is '{SIDE}' or '{VERTICAL}', got {convention!r}")
-    if method not in ("auto", "gram", "factor", "matrix-free"):
-        raise WellcondError(f"method is 'auto', 'gram', 'factor' or 'matrix-free', got {method!r}")
+    if method not in methods:
+        raise WellcondError(f"method is one of {', '.join(methods)}; got {method!r}")
 
 
 def choose_rows(head: Head, rows: Rows) -> Tensor:
@@ -180,18 +190,38 @@ def factor_of(head: Head, rows: Tensor, convention: str) -> Factor:
 
 
 def _structural_rank(head: Head, rows: Tensor, convention: str) -> int:
+    """By formula, or the rank of a twin: weights at random on well conditioned tokens that span the same space."""
     known = known_rank(head, head.sequences * len(rows)) if convention == SIDE else None
-    return rank_of_twin(factor_of(head.twin(), rows, convention).gram()) if known is None else known
+    if known is not None:
+        return known
+    twin = by_factor(factor_of(head.twin(joint=convention == VERTICAL), rows, convention), all_values=True)
+    assert twin.values is not None
+    return int((twin.values > NULL * twin.largest).sum())
 
 
-def _judge(found: Measured, head: Head, rows: Tensor, convention: str) -> ConditionNumber:
+def _surely_full(found: Measured, shape: tuple[int, int], head: Head) -> bool:
+    """Whether the rank that was found is the structural one, too.
+
+    Not if a small σ may be what the eps of a QK-norm leaves of a direction without effect; such directions cost
+    columns, at most d² + 2r + 2 of them and d for each sequence, and rows only where columns are scarce.
+    """
+    if found.rank < found.n:
+        return False
+    d = next(iter(head.weights.values())).shape[1]
+    spare = d * d + 2 * head.tokens["value"].shape[2] + d * head.sequences + 2
+    return found.smallest > CLEAR * found.largest or shape[1] - shape[0] >= spare
+
+
+def _judge(found: Measured, shape: tuple[int, int], head: Head, rows: Tensor, convention: str) -> ConditionNumber:
     """Turn what was measured into a statement that claims no more than is known."""
-    structural = found.n if found.rank == found.n else min(found.n, _structural_rank(head, rows, convention))
+    if found.largest == 0.0:
+        return ConditionNumber(None, 0.0, None, 0, 0, 0.0, found.method, DEFICIENT)
+    structural = found.n if _surely_full(found, shape, head) else min(found.n, _structural_rank(head, rows, convention))
     rank = min(found.rank, structural)
     smallest = found.at(structural)
     value, status = found.largest / (smallest or 1.0), OK
     if rank < structural:
-        deficient = found.at(rank) > CLIFF * found.at(rank + 1)
+        deficient = found.method == "factor" and found.at(rank) > CLIFF * found.at(rank + 1)
         status = DEFICIENT if deficient else UNRESOLVED
         smallest = found.at(rank) if deficient else smallest
         value = found.largest / (smallest if deficient else smallest + found.error(smallest))
@@ -200,26 +230,21 @@ def _judge(found: Measured, head: Head, rows: Tensor, convention: str) -> Condit
     )
 
 
-def _of_sample(verdict: ConditionNumber, head: Head) -> ConditionNumber:
-    """Rows of a J of full row rank interlace: their κ is a lower bound of the whole one's; else it is an estimate."""
-    if verdict.status != OK:
-        return verdict
-    certified = verdict.rank == verdict.structural_rank and _values_have_full_row_rank(head)
-    return replace(verdict, status=LOWER_BOUND if certified else SAMPLE)
+def _certified(head: Head, convention: str) -> bool:
+    """Whether κ of some query rows is a lower bound of the whole one's: it is, by interlacing, if J has full row rank.
 
-
-def _values_have_full_row_rank(head: Head) -> bool:
-    """Whether J_V = PX ⊗ I alone has a rank as high as J has rows."""
-    if type(head.mixing) is not Softmax:
+    J_V = PX ⊗ I alone tells, where PX has.
+    """
+    if convention != SIDE or type(head.mixing) is not Softmax:
         return False
     q, k, _ = head.project()
-    mixed = head.mixing.probabilities(q, k)[:, 0] @ head.tokens["value"]
-    return column_rank(mixed.flatten(0, 1).mT) == mixed.shape[0] * mixed.shape[1]
+    mixed = (head.mixing.probabilities(q, k)[:, 0] @ head.tokens["value"]).flatten(0, 1)
+    return column_rank(mixed) == len(mixed)
 
 
 def _largest_only(head: Head, rows: Tensor, convention: str) -> ConditionNumber:
     """What can be said when no matrix fits."""
     if convention == VERTICAL:
-        raise WellcondError("the vertical Jacobian does not fit in max_memory; sample query rows (rows=…)")
+        raise WellcondError("the vertical Jacobian needs its matrix: raise max_memory or sample query rows (rows=…)")
     largest, error = largest_singular_value(head, rows)
     return ConditionNumber(None, largest, None, None, None, error, "matrix-free", LARGEST)

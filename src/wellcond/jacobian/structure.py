@@ -7,12 +7,8 @@ from torch import Tensor
 
 from wellcond.attention.replay import Softmax
 from wellcond.jacobian.closed import mapped
-from wellcond.jacobian.head import Head
-from wellcond.linalg import eigenvalues, singular_values
-
-# Generic weights on well conditioned tokens keep κ far below this, and what the eps of a QK-norm leaves of a direction
-# without effect (about 1e-7) is below it.
-NULL = 1e-6
+from wellcond.jacobian.head import EPS, Head
+from wellcond.linalg import singular_values
 
 
 def known_rank(head: Head, rows: int) -> int | None:
@@ -41,36 +37,26 @@ def known_rank(head: Head, rows: int) -> int | None:
         return None
     d, d_v = head.weights["query"].shape[1], head.value_width
     if x.shape[1] <= d:  # too few keys for M and G to have full rank
-        return rows * d_v if column_rank(x.flatten(0, 1)) == x[..., 0].numel() else None
-    r, shifts = column_rank(x.flatten(0, 1)), _shifts(x)
+        return rows * d_v if column_rank(x.flatten(0, 1), head.resolution) == x[..., 0].numel() else None
+    r, shifts = column_rank(x.flatten(0, 1), head.resolution), _shifts(x, head.resolution)
+    if r < d or r - shifts < d_v:  # the weights have directions that the tokens do not reach
+        return None
+    if isinstance(softmax.scale, Tensor) and softmax.scale.ndim and softmax.scale.shape[-1] > 1:
+        return None  # a shift of all keys moves each logit of a row by another amount
     bias = head.biases.get("query")
     gauge = d * d - (d if bias is not None and bool(bias.any()) and not shifts else 0)
     return min(rows * d_v, 2 * r * d + r * d_v - gauge - d * shifts)
 
 
-def column_rank(x: Tensor) -> int:
-    """The numerical rank of a matrix in float64."""
+def column_rank(x: Tensor, eps: float = EPS) -> int:
+    """The numerical rank of a matrix whose entries have this relative rounding."""
     sigma = singular_values(x)
-    return int((sigma > sigma[0] * max(x.shape) * torch.finfo(torch.float64).eps).sum())
+    return int((sigma > sigma[0] * max(x.shape) * eps).sum())
 
 
-def _shifts(x: Tensor) -> int:
+def _shifts(x: Tensor, eps: float) -> int:
     """Dimension of the vectors in the span of the tokens, `(B, N, D)`, that are constant within each sequence."""
     indicators = torch.eye(len(x), dtype=x.dtype, device=x.device).repeat_interleave(x.shape[1], 0)
     flat = x.flatten(0, 1)
     scaled = flat / flat.abs().max().clamp_min(torch.finfo(x.dtype).tiny)
-    return column_rank(scaled) + len(x) - column_rank(torch.cat([scaled, indicators], 1))
-
-
-def rank_of_twin(gram: Tensor) -> int:
-    """The rank of a twin's Jacobian from its Gram matrix: where the spectrum falls off a cliff, if it does."""
-    values = eigenvalues(gram).flip(0)
-    values = values / values[0]
-    floor = len(values) * torch.finfo(torch.float64).eps
-    below = values <= NULL**2
-    if not below.any():
-        return len(values)
-    clamped = values.clamp_min(floor)
-    first = int(below.nonzero()[0])
-    ratios = clamped[first - 1 : -1] / clamped[first:]
-    return first + int(ratios.argmax())
+    return column_rank(scaled, eps) + len(x) - column_rank(torch.cat([scaled, indicators], 1), eps)

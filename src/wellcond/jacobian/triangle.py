@@ -50,11 +50,14 @@ def _absorb_(r: Tensor, rows: Tensor) -> None:
         r[left:right, left:right] = packed[:width].triu()
         if right == n:
             break
-        top, below = packed[:width].tril(-1), packed[width:]
+        # A column that is zero below the diagonal already has τ = 0, no reflection: its v counts as zero.
+        turned = tau != 0
+        top, below = packed[:width].tril(-1), packed[width:] * turned
         top.diagonal().fill_(1.0)
+        top *= turned
         # Q = I − V T Vᵀ with T⁻¹ = striu(VᵀV) + diag(1/τ) (Puglisi 1992): three products, at their full speed.
         inverse = (top.mT @ top + below.mT @ below).triu(1)
-        inverse.diagonal().copy_(torch.where(tau == 0, 1.0, tau).reciprocal())
+        inverse.diagonal().copy_(torch.where(turned, tau, 1.0).reciprocal())
         head, tail = r[left:right, right:], rows[:, right:]
         inner = solve_lower(inverse.mT, top.mT @ head + below.mT @ tail)
         head.sub_(top @ inner)

@@ -1,0 +1,90 @@
+"""How the heads attend on a batch, and how alike the tokens are."""
+
+from __future__ import annotations
+
+import math
+
+import torch
+from torch import Tensor
+
+from wellcond.attention.precise import widened
+from wellcond.attention.replay import Call, Softmax, evaluating, project
+from wellcond.attention.storage import HALF
+from wellcond.attention.view import AttentionLayer
+from wellcond.diagnose.records import HeadRecord
+from wellcond.linalg import eigenvalues
+
+ROLES = ("query", "key", "value")
+
+
+@torch.no_grad()
+def attention_records(layer: AttentionLayer, call: Call) -> tuple[list[HeadRecord], Tensor | None]:
+    """One record per query head; and which tokens are visible at all, `(B, N)`, None if every one is.
+
+    The probabilities are those of the replay, in the model's dtype or float32, whatever kernel the model runs.
+    """
+    assert layer.replay is not None
+    call = _wide_enough(call)
+    with evaluating(call.module):
+        tokens, mixing = layer.replay.tokens(call), layer.replay.mixing(call)
+    if not isinstance(mixing, Softmax) or layer.query is None or layer.key is None:
+        return [HeadRecord(head, None, None, None) for head in range(layer.num_heads)], None
+    with evaluating(call.module):
+        q, k = project(layer.query, tokens["query"]), project(layer.key, tokens["key"])
+        logits, p = mixing.logits(q, k), mixing.probabilities(q, k)
+    hidden = None if mixing.hidden is None else mixing.hidden.expand(logits.shape)
+    keys = torch.full(p.shape[:3], p.shape[3]) if hidden is None else (~hidden).sum(-1).cpu()
+    entropy = _mean(torch.special.entr(p).sum(-1).cpu().double() / keys.clamp_min(2).log(), keys > 1)
+    participation = _mean(p.square().sum(-1).cpu().double(), keys > 0)
+    size = logits.abs() if hidden is None else logits.abs().masked_fill(hidden, 0.0)
+    largest = size.amax((0, 2, 3)).cpu().tolist()
+    seen = (
+        None
+        if hidden is None or tokens["query"].data_ptr() != tokens["key"].data_ptr()
+        else (~hidden).any(1).any(1).cpu()
+    )
+    records = [
+        HeadRecord(head, e, s, logit)
+        for head, (e, s, logit) in enumerate(zip(entropy, participation, largest, strict=True))
+    ]
+    return records, seen
+
+
+def _mean(x: Tensor, where: Tensor) -> list[float | None]:
+    """Per head over the rows that count: `(B, H, N)` to H numbers, None for a head with no such row."""
+    count = where.sum((0, 2))
+    total = torch.where(where, x, 0.0).sum((0, 2)) / count.clamp_min(1)
+    return [float(t) if c else None for t, c in zip(total, count, strict=True)]
+
+
+def _wide_enough(call: Call) -> Call:
+    """Half precision is widened, for entropies in it would be rounding."""
+    half = call.layer.value is not None and call.layer.value.parameter().dtype in HALF
+    return widened(call, torch.float32) if half else call
+
+
+@torch.no_grad()
+def token_measures(layer: AttentionLayer, call: Call, seen: Tensor | None) -> tuple[int, float, float | None]:
+    """How many tokens, their stable rank ‖X‖_F² ÷ σ_max², and their mean cosine; means over the sequences.
+
+    Tokens that no query sees (padding) are left out.
+    """
+    assert layer.replay is not None
+    with evaluating(call.module):
+        x = layer.replay.tokens(call)["query" if layer.query is not None else "value"]
+    x = x.float() if x.dtype in HALF else x
+    if not torch.isfinite(x).all():
+        return x.shape[1], math.nan, math.nan
+    if seen is not None:
+        x = x * seen.to(x.device)[..., None]
+    gram = (x @ x.mT if x.shape[1] <= x.shape[2] else x.mT @ x).double()
+    total = gram.diagonal(dim1=1, dim2=2).sum(1)
+    largest = eigenvalues(gram)[:, -1]
+    ranks = (total / largest)[total > 0]
+    lengths = x.double().norm(dim=2, keepdim=True)
+    units = torch.where(lengths > 0, x / lengths.clamp_min(torch.finfo(x.dtype).tiny), 0.0)
+    count = (lengths > 0).sum((1, 2))
+    pairs = count * (count - 1)
+    cosines = (units.sum(1).square().sum(1) - count) / pairs.clamp_min(1)
+    cosine = float(cosines[pairs > 0].mean()) if (pairs > 0).any() else None
+    return x.shape[1], float(ranks.mean()) if len(ranks) else 0.0, cosine

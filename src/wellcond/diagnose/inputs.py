@@ -1,0 +1,228 @@
+"""Inputs for a model by name: images, text, or random ones of the model's shape, with what they are in words."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, TypeVar
+
+import torch
+from torch import Tensor, nn
+
+from wellcond.diagnose.arguments import TOKENS, WAY_OUT, Arguments, Ids, Numbers, Pixels, Slot, arguments_of
+from wellcond.diagnose.images import folder_images, sample_images
+from wellcond.diagnose.text import read_text, token_ids
+from wellcond.draw import key, neutral
+from wellcond.errors import WellcondError
+
+Wanted = TypeVar("Wanted", Pixels, Ids)
+SAMPLE = "sample"  # the name of scikit-learn's photographs where a folder is expected
+LONGEST_TOKEN = 64  # characters: how much of a text file is read for one token
+
+
+@dataclass(frozen=True)
+class Inputs:
+    """What a model is fed.
+
+    Args:
+        batch: a tensor, a tuple of positional or a mapping of keyword arguments.
+        description: the same in words, for a report.
+    """
+
+    batch: Any
+    description: str
+
+
+def inputs_for(
+    model: nn.Module,
+    *,
+    images: str | None = None,
+    text: str | None = None,
+    batch: int = 8,
+    tokens: int | None = None,
+    seed: int = 0,
+) -> Inputs:
+    """Images, text, or else random inputs of the model's shape.
+
+    Args:
+        model: a model of timm, torchvision, transformers or `torch.nn`, or one with `example_inputs`.
+        images: a folder, or `"sample"` for scikit-learn's two photographs.
+        text: a text file, or the text itself.
+        batch: how many images or sequences, at most.
+        tokens: of a sequence; 128, or fewer where the model has fewer positions.
+        seed: of whatever is drawn; the global generators do not move.
+
+    >>> import wellcond as wc
+    >>> inputs_for(wc.build_model("timm:vit_tiny_patch16_224", device="meta"), batch=2).description
+    '2 random images of 3 × 224 × 224'
+    """
+    if images is not None and text is not None:
+        raise WellcondError("give images or text, not both")
+    if images is not None:
+        return image_inputs(model, None if images == SAMPLE else images, batch=batch, seed=seed)
+    if text is not None:
+        return text_inputs(model, text, batch=batch, tokens=TOKENS if tokens is None else tokens, seed=seed)
+    return random_inputs(model, batch=batch, seed=seed, tokens=tokens)
+
+
+def random_inputs(model: nn.Module, *, batch: int = 8, seed: int = 0, tokens: int | None = None) -> Inputs:
+    """Standard normal images, sound and embedded tokens; uniform token ids, special ones (padding, end…) left out.
+
+    A model with an attribute or method `example_inputs` (a tensor, a tuple or a mapping) is given that instead.
+
+    >>> inputs = random_inputs(nn.TransformerEncoderLayer(8, 2, batch_first=True), batch=2, tokens=5)
+    >>> inputs.batch.shape, inputs.description
+    (torch.Size([2, 5, 8]), '2 random sequences of 5 × 8 numbers')
+    """
+    _check(batch=batch, tokens=tokens)
+    example = getattr(model, "example_inputs", None)
+    if example is not None:
+        return _example(model, example, seed)
+    return _complete(model, arguments_of(model, tokens), {}, "", batch=batch, seed=seed)
+
+
+def image_inputs(model: nn.Module, folder: str | Path | None = None, *, batch: int = 8, seed: int = 0) -> Inputs:
+    """Images of a folder, or crops of scikit-learn's two photographs, resized and normalised as the model wants them.
+
+    Mean and std are those of timm's `pretrained_cfg`, ImageNet's for torchvision; transformers keeps them outside the
+    model, so they are 0.5 and 0.5 there. Whatever else the model takes (CLIP's text) is random.
+
+    >>> import wellcond as wc
+    >>> inputs = image_inputs(wc.build_model("hf:vit", device="meta"), batch=2)
+    >>> inputs.batch["pixel_values"].shape
+    torch.Size([2, 3, 224, 224])
+    """
+    _check(batch=batch)
+    arguments = arguments_of(model)
+    name, pixels = _wanted(model, arguments, Pixels)
+    if len(pixels.shape) > 3 or pixels.shape[0] not in (1, 3):
+        kind = "videos" if len(pixels.shape) > 3 else f"images of {pixels.shape[0]} channels"
+        raise WellcondError(f"{type(model).__name__} takes {kind}, not photographs: {WAY_OUT}")
+    if folder is None:
+        found = sample_images(pixels, batch=batch, seed=seed)
+        what = f"{len(found)} crops of scikit-learn's sample photographs"
+    else:
+        found = folder_images(Path(folder), pixels, batch=batch, seed=seed)
+        what = f"{len(found)} {'image' if len(found) == 1 else 'images'} of {str(folder)!r}"
+    what += f" as {_times(pixels.shape)}, mean {_numbers(pixels.mean)}, std {_numbers(pixels.std)}"
+    return _complete(model, arguments, {name: found}, what, batch=len(found), seed=seed)
+
+
+def text_inputs(model: nn.Module, text: str | Path, *, batch: int = 8, tokens: int = TOKENS, seed: int = 0) -> Inputs:
+    """The beginning of a text, cut into at most `batch` pieces of `tokens`; nothing is padded.
+
+    The model's own tokenizer is used if it is in the local cache, else the ids are the text's UTF-8 bytes modulo the
+    size of the vocabulary. A decoder beside an encoder reads the same text. Whatever else the model takes is random.
+
+    >>> import wellcond as wc
+    >>> inputs = text_inputs(wc.build_model("hf:gpt2", device="meta"), "the cat sat", tokens=5)
+    >>> inputs.batch["input_ids"].shape
+    torch.Size([2, 5])
+    """
+    _check(batch=batch, tokens=tokens)
+    arguments = arguments_of(model, tokens)
+    _, slot = _wanted(model, arguments, Ids)
+    words, source = read_text(text, limit=LONGEST_TOKEN * batch * slot.length)
+    ids, how = token_ids(model, words, slot.vocabulary)
+    length = min(slot.length, len(ids))
+    if slot.exact and length < slot.length:
+        raise WellcondError(f"{type(model).__name__} takes {slot.length} tokens, and the text has {length}: add to it")
+    pieces = torch.tensor(ids[: batch * slot.length], device="cpu").unfold(0, length, length)
+    # A decoder may have fewer positions and fewer ids than its encoder.
+    given = {n: _ended(pieces[:, : s.length] % s.vocabulary, s) for n, s in arguments.items() if isinstance(s, Ids)}
+    what = f"{source}, {len(pieces)} × {length} {how}"
+    return _complete(model, arguments, given, what, batch=len(pieces), seed=seed)
+
+
+def _check(**numbers: int | None) -> None:
+    for name, value in numbers.items():
+        if value is not None and (not isinstance(value, int) or isinstance(value, bool) or value < 1):
+            raise WellcondError(f"{name} is a whole number from 1 on, got {value!r}")
+
+
+def _wanted(model: nn.Module, arguments: Arguments, kind: type[Wanted]) -> tuple[str | int, Wanted]:
+    """The argument that images or text go to; if there is none, an error that says what the model takes."""
+    for name, slot in arguments.items():
+        if isinstance(slot, kind) and name != "decoder_input_ids":
+            return name, slot
+    wanted, own = ("images" if kind is Pixels else "text"), type(model).__name__
+    if kind is Pixels and "pixel_values" in inspect.signature(model.forward).parameters:
+        raise WellcondError(f"{own} takes images only inside a text, at its image tokens: {WAY_OUT}")
+    name, slot = next(iter(arguments.items()))
+    takes = "images" if isinstance(slot, Pixels) else "text" if isinstance(slot, Ids) else "embedded tokens"
+    takes = "sound" if name in ("input_values", "input_features") else takes
+    raise WellcondError(f"{own} takes {takes}, not {wanted}: leave the {wanted} out for random inputs")
+
+
+def _complete(
+    model: nn.Module, arguments: Arguments, given: Mapping[str | int, Tensor], what: str, *, batch: int, seed: int
+) -> Inputs:
+    """Draw what is not given; everything on the model's device, real numbers in its precision."""
+    weights = [weight for weight in (*model.parameters(), *model.buffers()) if weight.is_floating_point()]
+    device = weights[0].device if weights else torch.device("cpu")
+    # Weights of one byte are stored, not computed with.
+    dtype = next((weight.dtype for weight in weights if weight.dtype.itemsize > 1), torch.float32)
+    filled: dict[Any, Tensor] = {}
+    words = [what] if what else []
+    for name, slot in arguments.items():
+        tensor = given.get(name)
+        if tensor is None:
+            tensor = _draw(slot, batch, torch.Generator().manual_seed(key(seed, "inputs", name)))
+            words.append(_random_words(slot, batch) + (f" ({name})" if len(arguments) > 1 else ""))
+        filled[name] = tensor.to(device, dtype if tensor.is_floating_point() else None)
+    in_order = tuple(filled.values())
+    positional = in_order if len(in_order) > 1 else in_order[0]
+    return Inputs(filled if isinstance(next(iter(filled)), str) else positional, "; ".join(words))
+
+
+def _draw(slot: Slot, batch: int, generator: torch.Generator) -> Tensor:
+    with neutral():
+        if isinstance(slot, Ids):
+            ordinary = torch.tensor([i for i in range(slot.vocabulary) if i not in slot.special] or [0])
+            return _ended(ordinary[torch.randint(len(ordinary), (batch, slot.length), generator=generator)], slot)
+        drawn = torch.randn(batch, *slot.shape, generator=generator)
+        return drawn.movedim(0, slot.axis).contiguous() if isinstance(slot, Numbers) else drawn
+
+
+def _ended(ids: Tensor, slot: Ids) -> Tensor:
+    ids = ids.clone()
+    if slot.last is not None:
+        ids[:, -1] = slot.last
+    return ids
+
+
+def _random_words(slot: Slot, batch: int) -> str:
+    many = batch > 1
+    if isinstance(slot, Ids):
+        return f"{batch} {'sequences' if many else 'sequence'} of {slot.length} random token ids"
+    if isinstance(slot, Pixels):
+        kind = "image" if len(slot.shape) == 3 else "video"
+        return f"{batch} random {kind}{'s' if many else ''} of {_times(slot.shape)}"
+    return f"{batch} random {'sequences' if many else 'sequence'} of {_times(slot.shape)} numbers"
+
+
+def _times(shape: tuple[int, ...]) -> str:
+    return " × ".join(map(str, shape))
+
+
+def _numbers(values: tuple[float, ...]) -> str:
+    """One number where all channels have the same."""
+    return " ".join(f"{value:g}" for value in (values[:1] if len(set(values)) == 1 else values))
+
+
+def _example(model: nn.Module, example: Any, seed: int) -> Inputs:
+    own = f"example_inputs of {type(model).__name__}"
+    if callable(example):
+        with torch.random.fork_rng(devices=[]):
+            torch.default_generator.manual_seed(key(seed, "inputs"))
+            try:
+                example = example()
+            except Exception as error:
+                reason = " ".join(str(error).split())
+                raise WellcondError(f"{own} raised {type(error).__name__}: {reason}") from error
+    if not isinstance(example, Tensor | tuple | list | Mapping):
+        kind = type(example).__name__
+        raise WellcondError(f"{own} must be a tensor, a tuple or a mapping of arguments, or return one; got a {kind}")
+    return Inputs(example, own)

@@ -1,0 +1,72 @@
+"""The Jacobians of a layer's heads, as records."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+
+from wellcond.attention.replay import Call
+from wellcond.attention.view import AttentionLayer
+from wellcond.diagnose.records import JacobianRecord
+from wellcond.jacobian.bound import bound
+from wellcond.jacobian.head import Head, heads_of
+from wellcond.jacobian.result import Bound, ConditionNumber
+from wellcond.jacobian.spectrum import MEMORY, VERTICAL, Rows, choose_rows, measure
+
+
+@dataclass(frozen=True)
+class JacobianOptions:
+    """Which Jacobians are measured, and how.
+
+    Args:
+        rows: which query rows, or how many; None for as many as `size` allows.
+        size: largest number of outputs (rows of J) unless `rows` says otherwise; None for no limit.
+        heads: which heads; all if None.
+        sequences: which sequences of the batch, or windows.
+        vertical: whether the papers' vertical Jacobian is measured too.
+        max_memory: bytes for one Jacobian.
+    """
+
+    rows: Rows = None
+    size: int | None = None
+    heads: Sequence[int] | None = None
+    sequences: Sequence[int] = (0,)
+    vertical: bool = False
+    max_memory: float = MEMORY
+
+    def rows_for(self, head: Head) -> Rows:
+        """What to ask for one head."""
+        if self.rows is not None or self.size is None:
+            return self.rows
+        most = max(1, self.size // (head.value_width * head.sequences))
+        return None if most >= head.rows else most
+
+
+def jacobian_records(layer: AttentionLayer, call: Call, options: JacobianOptions) -> Iterator[JacobianRecord]:
+    """One record per head that is asked for."""
+    heads = range(layer.num_heads) if options.heads is None else options.heads
+    for index, head in zip(heads, heads_of(layer, call, heads, sequences=options.sequences), strict=True):
+        rows = options.rows_for(head)
+        condition, values = measure(head, rows=rows, max_memory=options.max_memory)
+        limit = bound(head)
+        compared = condition
+        if limit is not None and options.vertical:
+            limit, compared = _with_vertical(limit, head, rows, options)
+        known = limit is not None and limit.value is not None and compared.value is not None
+        yield JacobianRecord(
+            index,
+            condition,
+            limit,
+            compared.value / limit.value if known else None,  # type: ignore[operator, union-attr]
+            len(choose_rows(head, rows)) * head.sequences,
+            head.rows * head.sequences,
+            () if values is None else tuple(values.tolist()),
+        )
+
+
+def _with_vertical(limit: Bound, head: Head, rows: Rows, options: JacobianOptions) -> tuple[Bound, ConditionNumber]:
+    """The bound with the Jacobian it is about, and whether that has the full rank the papers assume."""
+    found, _ = measure(head, convention=VERTICAL, rows=rows, max_memory=options.max_memory)
+    d = head.value_width
+    full = min(3 * d * len(choose_rows(head, rows)) * head.sequences, d * head.tokens["value"].shape[2])
+    return replace(limit, vertical=found, full_rank=found.rank == full), found

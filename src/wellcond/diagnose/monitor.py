@@ -1,0 +1,208 @@
+"""The same measurements all through training, at a share of its time."""
+
+from __future__ import annotations
+
+import os
+import time
+import warnings
+from collections.abc import Sequence
+from dataclasses import asdict, replace
+from itertools import cycle, islice
+from pathlib import Path
+from typing import Any, Self
+
+import torch
+import torch.distributed as dist
+from torch import nn
+from torch.distributed.tensor import DTensor
+
+from wellcond.attention.find import AttentionLayers, attention_layers
+from wellcond.diagnose.jacobians import JacobianOptions
+from wellcond.diagnose.journal import Journal
+from wellcond.diagnose.layers import layer_record
+from wellcond.diagnose.probe import Seen, look
+from wellcond.diagnose.records import SCHEMA, LayerRecord
+from wellcond.diagnose.scalars import Scalars, scalars
+from wellcond.diagnose.schedule import Schedule
+from wellcond.diagnose.verdicts import judge
+from wellcond.diagnose.weights import stored_weights
+from wellcond.errors import AttentionWarning, WellcondError
+from wellcond.initialise import LayerFilter
+
+TIERS = ("weights", "attention", "jacobian")
+ALARMING = 2  # severity from which a concern is a warning
+
+
+class Monitor:
+    """Measure a model's attention while it trains; call `step` after every training step.
+
+    Three tiers, each with its own interval: `weights` (singular values of every head), `attention` (entropy, logits,
+    tokens, on the batch) and `jacobian` (κ(J) of a few heads, others each time). A new concern is an
+    `AttentionWarning`, once until it has gone.
+
+    Args:
+        model: what is trained; wrappers are looked through.
+        batch: what it is looked at with, always the same: a tensor, a tuple or a dict.
+        budget: share of the time that measuring may take, 0.01 by default; the interval stretches by itself.
+        every: instead of a budget, steps between two records; the records of two equal runs are then equal.
+        log: called with a dictionary of averages that prints as a line (`print`), or an object with
+            `.log(values, step=…)`: an Accelerator, one of its trackers, a wandb run.
+        folder: where to keep `run.json` and `metrics.jsonl`, which `wellcond figures` draws; not kept if None.
+        label: what is compared, for the figures.
+        seed: which repetition.
+        tiers: which of the three.
+        layers: a name, a pattern or several; all if None.
+        heads: Jacobians per record.
+        size: outputs of a Jacobian; longer sequences are measured at evenly spaced query rows.
+        alarms: whether to warn.
+
+    >>> import torch, wellcond as wc
+    >>> model = torch.nn.TransformerEncoderLayer(8, 2, batch_first=True)
+    >>> with wc.Monitor(model, torch.randn(2, 6, 8), every=10, alarms=False) as monitor:
+    ...     for step in range(20):
+    ...         records = monitor.step()
+    ...         if step % 10 == 0:
+    ...             print(step, [record["tier"] for record in records])
+    0 ['weights', 'attention', 'jacobian']
+    10 ['weights', 'attention', 'jacobian']
+    """
+
+    def __init__(
+        self,
+        model: nn.Module,
+        batch: Any,
+        *,
+        budget: float | None = None,
+        every: int | None = None,
+        log: Any = None,
+        folder: str | os.PathLike[str] | None = None,
+        label: str = "",
+        seed: int | None = None,
+        tiers: Sequence[str] = TIERS,
+        layers: LayerFilter = None,
+        heads: int = 1,
+        size: int = 256,
+        alarms: bool = True,
+    ) -> None:
+        if (every is not None and budget is not None) or (every is not None and every < 1):
+            raise WellcondError(f"say either budget= or every= (at least 1), got budget={budget!r}, every={every!r}")
+        if budget is not None and not 0 < budget < 1:
+            raise WellcondError(f"budget is a share of the time between 0 and 1, got {budget!r}")
+        if not tiers or set(tiers) - set(TIERS):
+            raise WellcondError(f"tiers are some of {', '.join(TIERS)}; got {tiers!r}")
+        self.model, self.batch, self.log, self.alarms = model, batch, log, alarms
+        self.layers: AttentionLayers = attention_layers(model).select(layers)
+        self.schedule = Schedule(tuple(tiers), every, 0.01 if budget is None else budget)
+        self.steps = -1
+        self._heads, self._size = heads, size
+        self._known: set[tuple[str, str, int | None, str]] = set()
+        self._turns = cycle(_rotation(self.layers))
+        self._sharded = any(isinstance(p, DTensor) for p in model.parameters())
+        if self._sharded and every is None:
+            raise WellcondError(
+                "a sharded model is measured by all processes together, so at fixed steps: Monitor(…, every=100)"
+            )
+        about = {"label": label or type(self.layers[0].root).__name__, "seed": seed, "tiers": list(tiers)}
+        self._journal = Journal(Path(folder), about) if folder is not None and _first() else None
+
+    @property
+    def overhead(self) -> float:
+        """The share of the time since the start that measuring took."""
+        return self.schedule.overhead
+
+    def step(self, step: int | None = None) -> list[dict[str, Any]]:
+        """Count a training step, measure what is due and return its records (most often none).
+
+        Args:
+            step: its number, where the loop has one; else calls are counted from 0.
+        """
+        self.steps = self.steps + 1 if step is None else step
+        if not self._sharded and not _first():
+            return []  # one process of several looks at the same weights
+        due = [tier for tier in self.schedule.tiers if self.schedule.due(tier, self.steps)]
+        return [self._record(tier) for tier in due]
+
+    def _record(self, tier: str) -> dict[str, Any]:
+        with self.schedule.paying(tier):
+            if torch.cuda.is_available():
+                torch.cuda.synchronize()  # what the training has queued is not ours
+            start = time.perf_counter()
+            layers = self._measure(tier)
+            concerns = [concern for layer in layers for concern in judge(layer)[1]]
+            record = {
+                "schema": SCHEMA,
+                "step": self.steps,
+                "tier": tier,
+                "elapsed": self.schedule.elapsed,
+                "seconds": time.perf_counter() - start,
+                "overhead": self.overhead,
+                "layers": [asdict(judge(layer)[0]) for layer in layers],
+            }
+            if self._journal is not None:
+                self._journal.write(record)
+            if self.log is not None and _first():
+                _send(self.log, scalars(record), self.steps)
+            if self.alarms:
+                self._warn(tier, concerns)
+        return record
+
+    @torch.no_grad()
+    def _measure(self, tier: str) -> list[LayerRecord]:
+        if tier == "weights":
+            stored = stored_weights(self.model)
+            unseen = [Seen(layer, None, None) for layer in self.layers]
+            return [layer_record(seen, attention=False, stored=stored, brief=True) for seen in unseen]
+        if tier == "attention":
+            return [layer_record(seen, weights=False) for seen in look(self.layers, self.batch)]
+        chosen: dict[str, list[int]] = {}
+        for name, head in islice(self._turns, self._heads):
+            chosen.setdefault(name, []).append(head)
+        options = JacobianOptions(size=self._size)
+        return [
+            layer_record(
+                seen,
+                weights=False,
+                attention=False,
+                jacobian=replace(options, heads=sorted(chosen[seen.layer.name])),
+                brief=True,
+            )
+            for seen in look(self.layers.select(list(chosen)), self.batch)
+        ]
+
+    def _warn(self, tier: str, concerns: Sequence[Any]) -> None:
+        """One warning per concern until it has gone; what another tier found is not gone."""
+        now = {(tier, c.layer, c.head, c.code): c for c in concerns if c.severity >= ALARMING}
+        for key, concern in now.items():
+            if key not in self._known:
+                warnings.warn(AttentionWarning(self.steps, concern), stacklevel=4)
+        self._known = {key for key in self._known if key[0] != tier} | set(now)
+
+    def close(self) -> None:
+        """Close the files."""
+        if self._journal is not None:
+            self._journal.close()
+            self._journal = None
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *problem: Any) -> None:
+        self.close()
+
+
+def _rotation(layers: AttentionLayers) -> list[tuple[str, int]]:
+    """Every head of every layer that has a replay, another layer each time."""
+    known = [layer for layer in layers if layer.replay is not None]
+    most = max((layer.num_heads for layer in known), default=0)
+    return [(layer.name, head) for head in range(most) for layer in known if head < layer.num_heads]
+
+
+def _first() -> bool:
+    return not (dist.is_available() and dist.is_initialized()) or dist.get_rank() == 0
+
+
+def _send(log: Any, values: Scalars, step: int) -> None:
+    if hasattr(log, "log"):
+        log.log(dict(values), step=step)
+    else:
+        log(values)

@@ -1,0 +1,124 @@
+"""What was measured, as frozen dataclasses of plain numbers; no torch here. `docs/diagnose.md` has the JSON schema."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from wellcond.jacobian.result import Bound, ConditionNumber
+
+SCHEMA = 1  # raised when a field changes its meaning or goes away
+
+
+@dataclass(frozen=True)
+class Spectrum:
+    """Singular values of one weight.
+
+    Args:
+        condition: κ = σ_max ÷ σ_min; None where the matrix is rank deficient.
+        sigma_max: the largest singular value.
+        sigma_min: the smallest of the min(D, d).
+        values: all of them, largest first; empty if not kept.
+    """
+
+    condition: float | None
+    sigma_max: float
+    sigma_min: float
+    values: tuple[float, ...] = ()
+
+
+@dataclass(frozen=True)
+class WeightRecord:
+    """One head of one role, or the matrix of all heads together.
+
+    Args:
+        role: `"query"`, `"key"`, `"value"` or `"output"`.
+        head: its index; None for all heads side by side, `(D, heads · d)`.
+        raw: the weight that the layer uses: W, or W + C while spectral conditioning is on.
+        stored: W alone while spectral conditioning is on; None where nothing is added.
+        effective: with the gain of the norm before the layer and of the QK-norm; None where there is neither.
+        gradient: Frobenius norm of the loss's gradient; None without a loss.
+    """
+
+    role: str
+    head: int | None
+    raw: Spectrum
+    stored: Spectrum | None = None
+    effective: Spectrum | None = None
+    gradient: float | None = None
+
+
+@dataclass(frozen=True)
+class HeadRecord:
+    """How one query head attends on this batch; None where the layer has no softmax over tokens.
+
+    Args:
+        head: its index.
+        entropy: mean over rows of the entropy ÷ log of the number of visible keys, from 0 (one-hot) to 1 (uniform).
+        participation: mean over rows of Σ p², from 1/N (uniform) to 1 (one-hot).
+        max_logit: the largest |logit|, masks left out.
+        verdict: what is wrong and what to do about it; empty if nothing is.
+        code: the verdict in a word: `"entropy collapse"`, `"uniform"`, `"ill conditioned"`…; empty if nothing is wrong.
+    """
+
+    head: int
+    entropy: float | None
+    participation: float | None
+    max_logit: float | None
+    verdict: str = ""
+    code: str = ""
+
+
+@dataclass(frozen=True)
+class JacobianRecord:
+    """The exact Jacobian of one head's output with respect to its W_Q, W_K and W_V.
+
+    Args:
+        head: its index.
+        condition: κ of the three blocks side by side.
+        bound: the papers' bound; a bound for the vertical convention only, a reference for `condition`.
+        ratio: measured κ ÷ bound, vertical if that was measured.
+        rows: how many query rows were measured.
+        total_rows: how many there are in the sequences that were measured.
+        spectrum: all singular values, largest first; empty unless asked for.
+    """
+
+    head: int
+    condition: ConditionNumber
+    bound: Bound | None
+    ratio: float | None
+    rows: int
+    total_rows: int
+    spectrum: tuple[float, ...] = ()
+
+
+@dataclass(frozen=True)
+class LayerRecord:
+    """One attention layer on one batch.
+
+    Args:
+        name: canonical path of the module.
+        kind: `"softmax"`, `"xca"`, …
+        shape: `(H, G, d, D)`: query heads, key/value heads, head width, width.
+        tokens: how many tokens a query sequence has.
+        stable_rank: ‖X‖_F² ÷ σ_max(X)² of the tokens the queries read, mean over sequences.
+        cosine: mean cosine between different tokens of a sequence.
+        weights: one record per role and head, and one per role for all heads.
+        heads: one record per query head.
+        jacobian: one record per head whose Jacobian was measured.
+        verdict: what is wrong with the layer as a whole (its tokens, its fused weights); empty if nothing is.
+        code: the same in a word: `"rank collapse"`…
+        note: why something was not measured.
+    """
+
+    name: str
+    kind: str
+    shape: tuple[int, int, int, int]
+    tokens: int
+    stable_rank: float | None
+    cosine: float | None
+    weights: tuple[WeightRecord, ...]
+    heads: tuple[HeadRecord, ...]
+    jacobian: tuple[JacobianRecord, ...] = ()
+    verdict: str = ""
+    code: str = ""
+    note: str = ""

@@ -1,0 +1,1 @@
+"""JSON records to HTML pages and figures; knows no torch."""

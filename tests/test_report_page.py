@@ -1,0 +1,400 @@
+"""The HTML page of a diagnosis, opened in a browser: what it draws, what it lets users do, what it does not let in."""
+
+from __future__ import annotations
+
+import io
+import json
+import math
+import re
+import shutil
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from PIL import Image
+from playwright.sync_api import Browser, Dialog, Page, sync_playwright
+from torch import nn
+
+import wellcond as wc
+from wellcond.diagnose.records import HeadRecord, JacobianRecord, LayerRecord, Spectrum, WeightRecord
+from wellcond.errors import WellcondError
+from wellcond.jacobian.result import DEFICIENT, LARGEST, LOWER_BOUND, OK, UNRESOLVED, Bound, ConditionNumber
+from wellcond.report.diagnosis_page import diagnosis_page
+
+HOSTILE = "<script>alert(1)</script>\u2028\"'&amp;<img src=x onerror=alert(2)><b>bold</b>"
+MODEL = "</title></script><script>alert(3)</script>"
+VERDICT = "</script><img src=x onerror=alert(4)> lower the learning rate & use 'QK-norm'"
+NOTE = "the keys are <i>quantised</i>"
+STATUSES = (OK, UNRESOLVED, LOWER_BOUND, DEFICIENT)
+
+
+def spectrum(*values: float) -> Spectrum:
+    return Spectrum(values[0] / values[-1] if values[-1] else None, values[0], values[-1], values)
+
+
+def weights(heads: int, groups: int, *, kept: bool = True) -> Iterator[WeightRecord]:
+    for number, role in enumerate(("query", "key", "value", "output")):
+        for head in range(groups if role in ("key", "value") else heads):
+            own = spectrum(10.0 ** (number + 1), 2.0, 1 / (head + 1))
+            bare = Spectrum(own.condition, own.sigma_max, own.sigma_min)
+            gradient = 0.1 * (head + 1) if kept else None
+            effective = spectrum(5.0, 1.0) if role == "output" and groups == 4 else None
+            yield WeightRecord(role, head, own if kept else bare, None, effective, gradient)
+        yield WeightRecord(role, None, spectrum(7.0, 3.5))
+
+
+def jacobian(head: int, status: str) -> JacobianRecord:
+    value = 10.0 ** (head + 3)
+    condition = ConditionNumber(value, 4.0, 4.0 / value, 7, 8, 1e-14, "factor", status)
+    if status == LARGEST:
+        condition = ConditionNumber(None, 4.0, None, None, None, None, "matrix-free", status)
+    vertical = ConditionNumber(5e5, 4.0, 8e-6, 8, 8, 1e-14, "factor", OK) if status == UNRESOLVED else None
+    bound = Bound(
+        None if status == DEFICIENT else 1e9, 30.0, math.inf, None, vertical, None if vertical is None else False
+    )
+    measured = (vertical or condition).value
+    ratio = None if bound.value is None or measured is None else measured / bound.value
+    return JacobianRecord(head, condition, bound, ratio, 5, 9, (4.0, 1.0, 0.0) if head == 0 else ())
+
+
+def attention(head: int) -> HeadRecord:
+    verdict, code = (VERDICT, "entropy collapse") if head == 3 else ("", "")
+    return HeadRecord(head, 0.2 * (head + 1), 0.1 * (head + 1), math.nan if head == 1 else 5.0 * head, verdict, code)
+
+
+def diagnosis() -> dict[str, Any]:
+    """Three layers: two query heads to a key head and a hostile name; half as many heads; no softmax over tokens."""
+    jacobians = tuple(jacobian(head, status) for head, status in enumerate(STATUSES))
+    singular = (WeightRecord("query", 1, spectrum(3.0, 0.0)), *(w for w in weights(2, 2, kept=False) if w.head != 1))
+    first = LayerRecord(
+        HOSTILE, "softmax", (4, 2, 3, 12), 9, 2.5, 0.5, tuple(weights(4, 2)), tuple(map(attention, range(4))), jacobians
+    )
+    second = LayerRecord(
+        "blocks.1", "softmax", (2, 2, 3, 12), 9, None, None, singular, (attention(0), attention(1)), note=NOTE
+    )
+    third = LayerRecord(
+        "blocks.2",
+        "xca",
+        (4, 4, 3, 12),
+        9,
+        1.0,
+        1.0,
+        tuple(weights(4, 4)),
+        tuple(HeadRecord(head, None, None, None) for head in range(4)),
+        (jacobian(2, LARGEST),),
+        verdict="All tokens are alike.",
+        code="rank collapse",
+    )
+    return {
+        "schema": 1,
+        "model": MODEL,
+        "inputs": "2 sequences of 9 tokens",
+        "settings": {"rows": 5, "patterns": ["<u>*</u>"]},
+        "versions": {"wellcond": "0.1.0"},
+        "layers": [asdict(layer) for layer in (first, second, third)],
+        "skipped": [{"name": "pool<hr>", "cls": "Pool", "reason": "one learned query"}],
+    }
+
+
+@pytest.fixture(scope="session")
+def browser() -> Iterator[Browser]:
+    names = ("chromium", "chromium-browser", "google-chrome")
+    path = next(filter(None, map(shutil.which, names)), None)
+    if path is None:
+        pytest.fail("no browser: make chromium installs it")
+    with sync_playwright() as playwright:
+        arguments = ["--no-sandbox", "--disable-background-networking"]
+        opened = playwright.chromium.launch(executable_path=path, args=arguments)
+        yield opened
+        opened.close()
+
+
+@contextmanager
+def opened(browser: Browser, text: str, file: Path, **options: Any) -> Iterator[Page]:
+    """The page in the browser; whatever is done to it, it must not complain, ask, or request anything but itself."""
+    file.write_text(text, encoding="utf-8")
+    happened: list[str] = []
+
+    def dismiss(dialog: Dialog) -> None:
+        happened.append(f"dialog: {dialog.message}")
+        dialog.dismiss()
+
+    page = browser.new_page(viewport={"width": 1300, "height": 1000}, **options)
+    page.on("console", lambda message: happened.append(f"console {message.type}: {message.text}"))
+    page.on("pageerror", lambda error: happened.append(f"error: {error}"))
+    page.on("dialog", dismiss)
+    page.on("request", lambda request: happened.append(request.url))
+    page.goto(file.as_uri())
+    yield page
+    page.wait_for_timeout(50)  # what is late still counts
+    page.close()
+    assert happened == [file.as_uri()]
+
+
+@pytest.fixture(scope="module")
+def page(browser: Browser, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Page]:
+    """The page of `diagnosis()`, for the tests that leave the table as it is."""
+    file = tmp_path_factory.mktemp("page") / "d.html"
+    with opened(browser, diagnosis_page(diagnosis()), file) as page:
+        yield page
+
+
+def drawn(page: Page, plot: str = ".js-plotly-plot") -> list[dict[str, Any]]:
+    traces: list[dict[str, Any]] = json.loads(
+        page.evaluate("(plot) => JSON.stringify(document.querySelector(plot).data)", plot)
+    )
+    return traces
+
+
+def heat_map(page: Page, quantity: str) -> list[list[float | None]]:
+    page.select_option("#quantity", label=quantity)
+    z: list[list[float | None]] = drawn(page)[0]["z"]
+    return z
+
+
+def at_cell(page: Page, layer: int, head: int, *, layers: int = 3, heads: int = 4) -> tuple[float, float]:
+    page.locator("#map").scroll_into_view_if_needed()
+    box = page.locator("#map .nsewdrag").bounding_box()
+    assert box is not None
+    return box["x"] + (head + 0.5) / heads * box["width"], box["y"] + (layer + 0.5) / layers * box["height"]
+
+
+def column(page: Page, label: str) -> list[str]:
+    """The texts of a column, in the order of the visible rows."""
+    labels = page.locator("#columns th").all_inner_texts()
+    cells: list[str] = page.evaluate(
+        "(index) => [...document.querySelectorAll('#rows tr')].map((row) => row.children[index].innerText)",
+        [text.strip() for text in labels].index(label),
+    )
+    return cells
+
+
+def logs(*values: float | None) -> list[Any]:
+    return [None if value is None else pytest.approx(math.log10(value)) for value in values]
+
+
+def test_heat_maps_are_the_numbers(page: Page) -> None:
+    assert heat_map(page, "κ(W_Q)") == [logs(10, 20, 30, 40), logs(10, None, None, None), logs(10, 20, 30, 40)]
+    # Two query heads read each key head of the first layer.
+    assert heat_map(page, "κ(W_K)")[0] == logs(100, 100, 200, 200)
+    assert heat_map(page, "σ_min(W_V)")[0] == logs(1, 1, 1 / 2, 1 / 2)
+    assert heat_map(page, "σ_min(W_Q)")[1] == logs(1, None, None, None)  # 0 has no logarithm
+    assert heat_map(page, "κ(J)") == [logs(1e3, 1e4, 1e5, 1e6), [None] * 4, [None] * 4]
+    assert heat_map(page, "measured ÷ bound")[0] == logs(1e-6, 5e-4, 1e-4, None)
+    assert heat_map(page, "κ(J) stacked vertically")[0] == logs(None, 5e5, None, None)
+    assert heat_map(page, "κ(W_O) effective") == [[None] * 4, [None] * 4, logs(5, 5, 5, 5)]
+    assert heat_map(page, "entropy") == [pytest.approx([0.2, 0.4, 0.6, 0.8]), [0.2, 0.4, None, None], [None] * 4]
+    assert heat_map(page, "participation")[0] == pytest.approx([0.1, 0.2, 0.3, 0.4])
+    assert heat_map(page, "max |logit|")[0] == [0, None, 10, 15]  # NaN leaves a gap
+    assert heat_map(page, "‖∇W_O‖")[0] == logs(0.1, 0.2, 0.3, 0.4)
+    options = page.locator("#quantity option").all_inner_texts()
+    assert "κ(W_Q) effective" not in options  # measured nowhere
+    assert not [option for option in options if "stored" in option]
+
+
+def test_something_is_to_be_seen(page: Page) -> None:
+    page.mouse.click(*at_cell(page, 0, 0))
+    for scheme in ("dark", "light"):
+        page.emulate_media(color_scheme=scheme)
+        for plot in ("#map", "#spectrum"):
+            image = Image.open(io.BytesIO(page.locator(plot).screenshot())).convert("RGB")
+            colours = image.getcolors(maxcolors=image.width * image.height)
+            assert len(colours or ()) > 50
+        background = page.evaluate("getComputedStyle(document.body).backgroundColor")
+        assert (sum(map(int, re.findall(r"\d+", background))) > 384) == (scheme == "light")
+
+
+def test_hovering_and_clicking_draw_spectra(page: Page) -> None:
+    page.mouse.move(*at_cell(page, 0, 0))
+    page.wait_for_selector("#map .hoverlayer .hovertext")
+    assert page.inner_text("#place") == f"{HOSTILE} · head 0"
+    expected = {
+        "W_Q": [10, 2, 1],
+        "W_K": [100, 2, 1],
+        "W_V": [1e3, 2, 1],
+        "W_O": [1e4, 2, 1],
+        "J (1 × 0)": [4, 1, None],
+    }
+    assert {trace["name"]: trace["y"] for trace in drawn(page, "#spectrum")} == expected
+
+    page.mouse.click(*at_cell(page, 2, 3))
+    page.mouse.move(0, 0)
+    assert page.inner_text("#place") == "blocks.2 · head 3"
+    last = {"W_Q": 0.25, "W_K": 0.25, "W_V": 0.25, "W_O": 0.25, "W_O effective": 1}
+    assert {trace["name"]: trace["y"][-1] for trace in drawn(page, "#spectrum")} == last
+
+    page.mouse.click(*at_cell(page, 1, 0))
+    assert page.is_visible("#no-spectrum")
+    assert page.is_hidden("#spectrum")
+    page.mouse.click(*at_cell(page, 1, 3))  # a head that this layer does not have
+    page.mouse.move(0, 0)
+    assert page.inner_text("#place") == "blocks.1 · head 0"
+    page.locator("#rows tr").first.click()
+    assert page.inner_text("#place").startswith("<script>")
+    assert len(drawn(page, "#spectrum")) == 5
+
+
+def test_quick_choices_do_not_trip_plotly(page: Page) -> None:
+    # It adjusts margins later; the heads with and without a spectrum, in turn, find it at that.
+    page.evaluate(
+        """async () => {
+            const rows = document.querySelectorAll("#rows tr");
+            for (let turn = 0; turn < 40; turn++) {
+                rows[turn % 2 ? 4 : turn % 3].click();
+                if (turn % 3 === 0) await new Promise((done) => setTimeout(done, turn % 20));
+            }
+        }"""
+    )
+    assert page.inner_text("#place") == "blocks.1 · head 0"
+
+
+def test_gaps_say_why(page: Page) -> None:
+
+    def hover(quantity: str, layer: int, head: int) -> str:
+        page.select_option("#quantity", label=quantity)
+        texts: list[list[str]] = drawn(page)[0]["hovertext"]
+        return texts[layer][head]
+
+    assert "κ(W_Q): rank deficient<br>σ_min = 0" in hover("κ(W_Q)", 1, 1)
+    assert "this layer has 2 heads" in hover("κ(W_Q)", 1, 2)
+    assert "not measured<br>the keys are &lt;i&gt;quantised&lt;/i&gt;" in hover("κ(W_K)", 1, 1)
+    assert "(key/value head 1)" in hover("κ(W_K)", 0, 2)
+    assert "no softmax over tokens" in hover("entropy", 2, 0)
+    assert "max |logit|: nan" in hover("max |logit|", 0, 1)
+    assert "κ(J): σ_max 4 (largest only)<br>5 of 9 query rows" in hover("κ(J)", 2, 2)
+    assert "κ or the bound is unresolved" in hover("measured ÷ bound", 0, 3)
+
+
+def test_statuses_are_visible(page: Page) -> None:
+    kappas = column(page, "κ(J)")
+    assert kappas[:4] == ["1e+03", "≥ 1e+04 (unresolved)", "≥ 1e+05 (lower bound)", "1e+06 (rank 7 of 8)"]
+    assert kappas[4:] == ["–", "–", "–", "–", "σ_max 4 (largest only)", "–"]
+    assert column(page, "measured ÷ bound")[:3] == ["1e-06", "0.0005", "≥ 0.0001"]
+    page.select_option("#quantity", label="κ(J)")
+    assert drawn(page)[0]["text"][0] == ["1.0e3", "≥1.0e4", "≥1.0e5", "1.0e6↓"]
+    page.select_option("#quantity", label="κ(W_Q)")
+    gaps = drawn(page)[1]
+    assert list(zip(gaps["x"], gaps["y"], gaps["text"], strict=True)) == [(1, 1, "↓")]
+
+
+def test_table_sorts_and_filters(browser: Browser, tmp_path: Path) -> None:
+    with opened(browser, diagnosis_page(diagnosis()), tmp_path / "d.html") as page:
+        assert len(column(page, "head")) == 10
+        page.click("#columns button:text-is('κ(W_Q)')")
+        assert column(page, "κ(W_Q)") == ["40", "40", "30", "30", "20", "20", "10", "10", "10", "rank deficient"]
+        page.click("#columns button:text-is('κ(W_Q)')")
+        assert column(page, "κ(W_Q)") == ["10", "10", "10", "20", "20", "30", "30", "40", "40", "rank deficient"]
+        assert page.get_attribute("#columns th[aria-sort]", "aria-sort") == "ascending"
+        page.click("#columns button:text-is('finding')")
+        assert column(page, "finding") == ["entropy collapse"] + [""] * 9
+
+        page.fill("#filter", "BLOCKS.1")
+        assert column(page, "layer") == ["blocks.1"] * 2
+        assert page.inner_text("#count") == "2 of 10 heads"
+        page.fill("#filter", "<script> 'qk-norm'")
+        assert column(page, "head") == ["3"]
+        page.fill("#filter", "nowhere")
+        assert column(page, "head") == []
+        page.fill("#filter", "")
+        assert len(column(page, "head")) == 10
+
+
+def test_long_tables_are_shown_on_demand(browser: Browser, tmp_path: Path) -> None:
+    data = diagnosis()
+    wide = LayerRecord("wide", "softmax", (450, 1, 1, 1), 9, None, None, tuple(weights(1, 1)), ())
+    data["layers"] = [asdict(wide)]
+    with opened(browser, diagnosis_page(data), tmp_path / "d.html") as page:
+        assert len(column(page, "head")) == 400
+        page.click("#more")
+        assert len(column(page, "head")) == 450
+        assert page.is_hidden("#more")
+
+
+def test_hostile_text_is_text(browser: Browser, tmp_path: Path) -> None:
+    # Without the policy, which would stop a script that got through the escaping.
+    with opened(browser, diagnosis_page(diagnosis()), tmp_path / "d.html", bypass_csp=True) as page:
+        page.mouse.move(*at_cell(page, 0, 3))
+        page.wait_for_selector("#map .hoverlayer .hovertext")
+        for label in (".hoverlayer", ".yaxislayer-above"):
+            assert "<script>" in (page.text_content(f"#map {label}") or "")
+            assert "<b>bold</b>" in (page.text_content(f"#map {label}") or "")
+        assert page.title() == f"{MODEL} · wellcond diagnosis"
+        assert page.inner_text("h1") == MODEL
+        assert VERDICT in column(page, "verdict")
+        for place in ("#verdicts", "#layers", "#place", "#rows"):
+            assert "<script>alert(1)</script>" in page.inner_text(place)
+        assert VERDICT in page.inner_text("#verdicts")
+        assert VERDICT in page.inner_text("#judgement")
+        assert NOTE in page.inner_text("#layers")
+        assert "pool<hr>" in page.inner_text("#skipped")
+        assert '["<u>*</u>"]' in page.inner_text("footer")
+        assert page.locator("script").count() == 3
+        assert page.locator("img, i, u, b, hr, #map a").count() == 0
+
+
+def test_policy_stops_what_would_slip_through(browser: Browser, tmp_path: Path) -> None:
+    leaky = diagnosis_page(diagnosis()).replace(
+        "2 sequences", "<img src=data:, onerror=alert(5)><script>alert(6)</script>"
+    )
+    complaints: list[str] = []
+    page = browser.new_page()
+    page.on("console", lambda message: complaints.append(message.text))
+    (tmp_path / "d.html").write_text(leaky, encoding="utf-8")
+    page.goto((tmp_path / "d.html").as_uri())
+    assert drawn(page)
+    page.close()
+    assert len([text for text in complaints if "Content Security Policy" in text]) == 2
+
+
+def test_nothing_measured(browser: Browser, tmp_path: Path) -> None:
+    data = {**diagnosis(), "layers": [], "skipped": []}
+    with opened(browser, diagnosis_page(data), tmp_path / "d.html") as page:
+        assert page.is_hidden("#map")
+        assert page.locator("#skipped").count() == 0
+        assert "0 layers" in page.inner_text("#summary")
+        assert "Nothing was found to be wrong." in page.inner_text("#verdicts")
+
+
+def test_summary_verdicts_and_settings(page: Page) -> None:
+    summary = page.locator("#summary li").all_inner_texts()
+    assert summary == ["3 layers", "10 heads", "1 head with a verdict", "1 layer with a verdict", "1 layer skipped"]
+    assert "blocks.2: All tokens are alike." in page.inner_text("#verdicts")
+    assert "one learned query" in page.inner_text("#skipped")
+    assert "rows\n5" in page.inner_text("footer")
+
+
+def test_json_holds_and_page_is_reproducible() -> None:
+    page = diagnosis_page(diagnosis())
+    (text,) = re.findall(r'<script type="application/json" id="data">(.*?)</script>', page, re.DOTALL)
+    assert not set("<>&\u2028") & set(text)
+    json.loads(text, parse_constant=lambda name: pytest.fail(f"{name} is not JSON"))
+    assert page == diagnosis_page(diagnosis())
+    # What was written to a file and read again, tuples as lists, gives the same page.
+    assert page == diagnosis_page(json.loads(json.dumps(diagnosis())))
+
+
+@pytest.mark.parametrize("library", ["jinja2", "plotly.offline"])
+def test_missing_library_is_named(monkeypatch: pytest.MonkeyPatch, library: str) -> None:
+    monkeypatch.setitem(sys.modules, library, None)
+    with pytest.raises(WellcondError, match=r"pip install 'wellcond\[report\]'"):
+        diagnosis_page(diagnosis())
+
+
+def test_the_page_of_a_real_diagnosis(browser: Browser, tmp_path: Path) -> None:
+    name = "<script>alert(1)</script>"
+    torch.manual_seed(0)
+    model = nn.ModuleDict({name: nn.TransformerEncoderLayer(12, 3, 16, batch_first=True)})
+    model.forward = lambda x: model[name](x)  # type: ignore[method-assign]
+    found = wc.diagnose(model, torch.randn(2, 6, 12))
+    assert found.layers[0].name == f"{name}.self_attn"
+    with opened(browser, found.to_html(), tmp_path / "real.html") as page:
+        entropy = [head.entropy for head in found.layers[0].heads]
+        assert heat_map(page, "entropy")[0] == pytest.approx(entropy)
+        kappas = [found.jacobian[f"{name}.self_attn"][head].condition.value for head in range(3)]
+        assert heat_map(page, "κ(J)")[0] == logs(*kappas)
+        assert name in page.inner_text("body")
