@@ -261,6 +261,8 @@ def test_verdicts_say_what_was_done_to_the_model() -> None:
     assert found.layers[0].jacobian == ()
     assert found.layers[1].note == "not finite: no Jacobian"
     assert json.loads(found.to_json())["layers"][1]["cosine"] == "nan"
+    assert "not finite: no Jacobian" in found.to_html()
+    assert found.plot()
     equal = vit()
     with torch.no_grad():
         equal.blocks[1].norm1.weight.zero_()

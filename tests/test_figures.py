@@ -19,8 +19,9 @@ from matplotlib.image import imread
 from wellcond.diagnose.records import Bound, HeadRecord, JacobianRecord, LayerRecord, Spectrum, WeightRecord
 from wellcond.errors import WellcondError
 from wellcond.jacobian.result import ConditionNumber
+from wellcond.report.averages import over_seeds
 from wellcond.report.figures import draw_figures
-from wellcond.report.runs import Quantity, over_seeds, read_run
+from wellcond.report.runs import Quantity, read_run
 
 LAYERS, HEADS = 3, 2
 STEPS = (0, 100, 200)

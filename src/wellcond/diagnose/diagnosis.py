@@ -104,7 +104,7 @@ class Diagnosis:
         """One self-contained page that works offline, also written to a file if a path is given."""
         from wellcond.report.diagnosis_page import diagnosis_page
 
-        page = diagnosis_page(json.loads(self.to_json()))
+        page = diagnosis_page(self.to_dict())
         if path is not None:
             write_text(Path(path), page)
         return page

@@ -49,7 +49,7 @@ class ConditionNumber:
             return f"σ_max {self.sigma_max:.3g} ({self.status})"
         if self.status == DEFICIENT:
             return f"{self.value:.3g} (rank {self.rank} of {self.structural_rank})"
-        least = "≥ " if self.status in (UNRESOLVED, LOWER_BOUND) else ""
+        least = "≥ " if self.status in (UNRESOLVED, LOWER_BOUND) else "~ " if self.status == SAMPLE else ""
         return f"{least}{self.value:.3g}" + ("" if self.status == OK else f" ({self.status})")
 
 

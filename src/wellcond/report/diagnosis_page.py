@@ -4,49 +4,10 @@ from __future__ import annotations
 
 import hashlib
 import json
-import math
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass, replace
 from typing import Any
 
 from wellcond.errors import WellcondError
-from wellcond.jacobian.result import DEFICIENT, ConditionNumber
-
-SYMBOLS = {"query": "W_Q", "key": "W_K", "value": "W_V", "output": "W_O"}
-SHARED = ("key", "value")  # roles whose heads several query heads share in grouped-query attention
-BELOW_RANK = "↓"  # marks a rank deficient κ where there is no room for words
-UNMEASURED = "not measured"
-
-
-@dataclass(frozen=True)
-class _Cell:
-    """One quantity of one head: what is coloured (None leaves a gap), what is written, and what hovering adds."""
-
-    value: float | None
-    text: str
-    detail: str = ""
-    mark: str = ""
-
-
-@dataclass(frozen=True)
-class _Head:
-    """The records of one query head; a role that was not measured is missing from `weights`."""
-
-    weights: dict[str, dict[str, Any]]
-    attention: dict[str, Any] | None
-    jacobian: dict[str, Any] | None
-    note: str
-
-
-@dataclass(frozen=True)
-class _Quantity:
-    """One heat map and one column of the table; `limits` fixes the ends of the colour scale."""
-
-    group: str
-    label: str
-    log: bool
-    read: Callable[[_Head], _Cell | None]
-    limits: tuple[float, float] | None = None
+from wellcond.report.quantities import SYMBOLS, finite, number, quantity_maps
 
 
 def diagnosis_page(data: dict[str, Any]) -> str:
@@ -77,13 +38,13 @@ def diagnosis_page(data: dict[str, Any]) -> str:
         raise WellcondError(f"The HTML page cannot be made ({error}): pip install 'wellcond[report]'") from error
 
     layers = data["layers"]
-    payload = _script_json({"layers": [_layer(layer) for layer in layers], "quantities": _quantity_maps(layers)})
+    payload = _script_json({"layers": [_layer(layer) for layer in layers], "quantities": quantity_maps(layers)})
     loader = jinja2.PackageLoader("wellcond.report", ".")
     environment = jinja2.Environment(
         loader=loader, autoescape=True, undefined=jinja2.StrictUndefined, trim_blocks=True, lstrip_blocks=True
     )
     environment.filters["plain"] = _plain
-    environment.filters["number"] = _number
+    environment.filters["number"] = number
     return environment.get_template("diagnosis.html.j2").render(
         data=data,
         payload=payload,
@@ -95,14 +56,6 @@ def diagnosis_page(data: dict[str, Any]) -> str:
         fused=[{w["role"]: w["raw"] for w in layer["weights"] if w["head"] is None} for layer in layers],
         symbols=SYMBOLS,
     )
-
-
-def _finite(value: float | None) -> float | None:
-    return value if value is not None and math.isfinite(value) else None
-
-
-def _number(value: float | None) -> str:
-    return "–" if value is None else f"{value:.3g}"
 
 
 def _plain(value: Any) -> str:
@@ -130,18 +83,6 @@ def _verdicts(layers: list[dict[str, Any]]) -> dict[str, list[tuple[str, int | N
     return found
 
 
-def _heads(layer: dict[str, Any]) -> Iterator[_Head]:
-    """The layer's query heads, each with the key/value head that it reads: h ÷ (H/G), rounded down."""
-    total, groups = layer["shape"][:2]
-    weights = {(record["role"], record["head"]): record for record in layer["weights"]}
-    attention = {record["head"]: record for record in layer["heads"]}
-    jacobian = {record["head"]: record for record in layer["jacobian"]}
-    for head in range(total):
-        places = {role: (role, head * groups // total if role in SHARED else head) for role in SYMBOLS}
-        own = {role: weights[place] for role, place in places.items() if place in weights}
-        yield _Head(own, attention.get(head), jacobian.get(head), layer["note"])
-
-
 def _layer(layer: dict[str, Any]) -> dict[str, Any]:
     """What the scripts need to know of a layer besides the quantities: names, verdicts, singular values."""
     spectra: dict[str, dict[int, list[float | None]]] = {}
@@ -166,139 +107,4 @@ def _layer(layer: dict[str, Any]) -> dict[str, Any]:
 
 def _short(values: list[float]) -> list[float | None]:
     """Six digits: no screen shows more, and spectra are most of the page."""
-    return [None if _finite(value) is None else float(f"{value:.6g}") for value in values]
-
-
-def _quantity_maps(layers: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """Layer × head of every quantity that was measured anywhere."""
-    heads = [list(_heads(layer)) for layer in layers]
-    maps = []
-    for quantity in _quantities():
-        read = [[quantity.read(head) for head in row] for row in heads]
-        if not any(cell and cell.text != UNMEASURED for row in read for cell in row):
-            continue
-        cells = [
-            [cell or _Cell(None, UNMEASURED, head.note) for cell, head in zip(row, own, strict=True)]
-            for row, own in zip(read, heads, strict=True)
-        ]
-        shown = {"group": quantity.group, "label": quantity.label, "log": quantity.log, "limits": quantity.limits}
-        for field in ("value", "text", "detail", "mark"):
-            shown[f"{field}s"] = [[getattr(cell, field) for cell in row] for row in cells]
-        maps.append(shown)
-    return maps
-
-
-def _quantities() -> Iterator[_Quantity]:
-    roles = list(SYMBOLS.items())
-    yield from (_Quantity("Weights: κ", f"κ({name})", True, _weight(role, "raw", "condition")) for role, name in roles)
-    for bound in ("max", "min"):
-        for role, name in roles:
-            yield _Quantity(f"Weights: σ_{bound}", f"σ_{bound}({name})", True, _weight(role, "raw", f"sigma_{bound}"))
-    for state, group in (("effective", "With the gains of the norms"), ("stored", "Stored, before conditioning")):
-        for role, name in roles:
-            yield _Quantity(group, f"κ({name}) {state}", True, _weight(role, state, "condition"))
-    jacobian = "Jacobian of the head"
-    yield _Quantity(jacobian, "κ(J)", True, _jacobian_condition)
-    yield _Quantity(jacobian, "σ_max(J)", True, _jacobian_sigma("sigma_max"))
-    yield _Quantity(jacobian, "σ_min(J)", True, _jacobian_sigma("sigma_min"))
-    yield _Quantity(jacobian, "κ(J) stacked vertically", True, _vertical_condition)
-    yield _Quantity(jacobian, "papers’ bound", True, _bound)
-    yield _Quantity(jacobian, "measured ÷ bound", True, _ratio)
-    attention = "Attention on this batch"
-    yield _Quantity(attention, "entropy", False, _attention("entropy"), (0.0, 1.0))
-    yield _Quantity(attention, "participation", False, _attention("participation"), (0.0, 1.0))
-    yield _Quantity(attention, "max |logit|", False, _attention("max_logit"))
-    yield from (_Quantity("Gradient norms", f"‖∇{name}‖", True, _gradient(role)) for role, name in roles)
-
-
-def _weight(role: str, state: str, field: str) -> Callable[[_Head], _Cell | None]:
-    def read(head: _Head) -> _Cell | None:
-        spectrum = head.weights.get(role, {}).get(state)
-        if spectrum is None:
-            return None
-        detail = _sharing(head, role)
-        if spectrum[field] is None:
-            reason = f"σ_min = {_number(spectrum['sigma_min'])}, σ_max = {_number(spectrum['sigma_max'])}"
-            return _Cell(None, "rank deficient", f"{reason} {detail}".strip(), BELOW_RANK)
-        return _cell(spectrum[field], detail)
-
-    return read
-
-
-def _gradient(role: str) -> Callable[[_Head], _Cell | None]:
-    def read(head: _Head) -> _Cell | None:
-        value = head.weights.get(role, {}).get("gradient")
-        return None if value is None else _cell(value, _sharing(head, role))
-
-    return read
-
-
-def _sharing(head: _Head, role: str) -> str:
-    return f"(key/value head {head.weights[role]['head']})" if role in SHARED else ""
-
-
-def _attention(field: str) -> Callable[[_Head], _Cell | None]:
-    def read(head: _Head) -> _Cell | None:
-        if head.attention is None:
-            return None
-        value = head.attention[field]
-        return _Cell(None, UNMEASURED, head.note or "no softmax over tokens") if value is None else _cell(value)
-
-    return read
-
-
-def _cell(value: float, detail: str = "") -> _Cell:
-    return _Cell(_finite(value), _number(value), detail, "" if math.isfinite(value) else _number(value))
-
-
-def _condition(fields: dict[str, Any], detail: str) -> _Cell:
-    """κ as `ConditionNumber` writes it: ≥ where it is only bounded from below, the rank where that is too low."""
-    text = str(ConditionNumber(**fields))
-    mark = BELOW_RANK if fields["status"] == DEFICIENT else "≥" if text.startswith("≥") else ""
-    return _Cell(_finite(fields["value"]), text, detail, mark)
-
-
-def _measured(record: dict[str, Any]) -> str:
-    return f"{record['rows']} of {record['total_rows']} query rows, method: {record['condition']['method']}"
-
-
-def _jacobian_condition(head: _Head) -> _Cell | None:
-    return None if head.jacobian is None else _condition(head.jacobian["condition"], _measured(head.jacobian))
-
-
-def _jacobian_sigma(field: str) -> Callable[[_Head], _Cell | None]:
-    def read(head: _Head) -> _Cell | None:
-        if head.jacobian is None:
-            return None
-        value = head.jacobian["condition"][field]
-        return _Cell(None, UNMEASURED, "σ_max only") if value is None else _cell(value, _measured(head.jacobian))
-
-    return read
-
-
-def _vertical_condition(head: _Head) -> _Cell | None:
-    bound = head.jacobian and head.jacobian["bound"]
-    if not bound or bound["vertical"] is None:
-        return None
-    rank = {None: "", True: "full rank", False: "not of full rank, which the bound assumes"}[bound["full_rank"]]
-    return _condition(bound["vertical"], rank)
-
-
-def _bound(head: _Head) -> _Cell | None:
-    bound = head.jacobian and head.jacobian["bound"]
-    if not bound:
-        return None
-    names = {"κ(X)": "tokens", "κ(P)": "probabilities", "κ(Λ)": "softmax"}
-    parts = ", ".join(f"{name} = {_number(bound[field])}" for name, field in names.items())
-    return _Cell(None, "unresolved", parts) if bound["value"] is None else _cell(bound["value"], parts)
-
-
-def _ratio(head: _Head) -> _Cell | None:
-    if head.jacobian is None or head.jacobian["bound"] is None:
-        return None
-    if head.jacobian["ratio"] is None:
-        return _Cell(None, UNMEASURED, "κ or the bound is unresolved")
-    vertical = head.jacobian["bound"]["vertical"]
-    least = _condition(vertical or head.jacobian["condition"], "").mark == "≥"  # then so is the ratio
-    cell = _cell(head.jacobian["ratio"], "" if vertical else "blocks side by side: a reference, not a bound")
-    return replace(cell, text=f"≥ {cell.text}", mark="≥") if least else cell
+    return [None if finite(value) is None else float(f"{value:.6g}") for value in values]

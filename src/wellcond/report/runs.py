@@ -1,4 +1,4 @@
-"""A monitor's run folders to averages: over layers and heads at each step, then over the seeds of a label."""
+"""A monitor's run folders to averages over layers and heads at each step."""
 
 from __future__ import annotations
 
@@ -9,8 +9,6 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
-
-import numpy as np
 
 from wellcond.diagnose.records import SCHEMA
 from wellcond.errors import WellcondError
@@ -78,64 +76,6 @@ class Series:
     averaged: tuple[int, ...]
     left_out: tuple[int, ...]
     reasons: Mapping[str, int]
-
-
-def over_seeds(runs: Sequence[Run]) -> list[Series]:
-    """Mean and sample standard deviation over the seeds of each label, at the steps that all of them have.
-
-    >>> entropy = Quantity("entropy")
-    >>> runs = [Run("default", seed, ((100, {entropy: Average(mean, 4, {})}),)) for seed, mean in ((0, 0.5), (1, 0.7))]
-    >>> (series,) = over_seeds(runs)
-    >>> series.steps, f"{series.mean[0]:.2f} ± {series.deviation[0]:.2f}"
-    ((100,), '0.60 ± 0.14')
-    """
-    result = []
-    for label in dict.fromkeys(run.label for run in runs):
-        members = [run for run in runs if run.label == label]
-        seeds, tables = tuple(run.seed for run in members), [_by_step(run) for run in members]
-        result += [
-            _series(label, quantity, seeds, [table.get(quantity, {}) for table in tables])
-            for quantity in dict.fromkeys(quantity for table in tables for quantity in table)
-        ]
-    return result
-
-
-def _by_step(run: Run) -> dict[Quantity, dict[int, Average]]:
-    """Of a step that was recorded again after a crash, the last record counts."""
-    table: dict[Quantity, dict[int, Average]] = {}
-    for step, averages in run.records:
-        for quantity, average in averages.items():
-            table.setdefault(quantity, {})[step] = average
-    return table
-
-
-def _series(
-    label: str, quantity: Quantity, seeds: tuple[int | None, ...], runs: Sequence[Mapping[int, Average]]
-) -> Series:
-    steps = tuple(sorted(set.intersection(*[set(run) for run in runs])))
-    columns = [[run[step] for run in runs] for step in steps]
-    spreads = [_spread([average.mean for average in column]) for column in columns]
-    reasons = sum((Counter(average.left_out) for column in columns for average in column), Counter[str]())
-    return Series(
-        label=label,
-        quantity=quantity,
-        seeds=seeds,
-        steps=steps,
-        mean=tuple(mean for mean, _ in spreads),
-        deviation=tuple(deviation for _, deviation in spreads) if len(runs) > 1 else None,
-        averaged=tuple(sum(average.averaged for average in column) for column in columns),
-        left_out=tuple(sum(sum(average.left_out.values()) for average in column) for column in columns),
-        reasons=dict(reasons),
-    )
-
-
-def _spread(means: Sequence[float | None]) -> tuple[float | None, float | None]:
-    values = [mean for mean in means if mean is not None]
-    if len(values) < len(means):  # a mean of the other seeds would be one of another population
-        return None, None
-    scale = max(map(abs, values)) or 1.0  # squares of the bound overflow
-    deviation = scale * float(np.std(np.array(values) / scale, ddof=1)) if len(values) > 1 else None
-    return _mean(values), deviation
 
 
 def read_runs(folders: Sequence[Path]) -> list[Run]:
@@ -234,12 +174,10 @@ def _record(data: Any, where: str) -> tuple[int, Mapping[Quantity, Average]]:
                 reasons[reason or "not finite"] += 1
     except (AttributeError, KeyError, OverflowError, TypeError, ValueError) as error:
         raise WellcondError(f"{where} is not a monitor's record ({type(error).__name__}: {error})") from error
-    return step, {
-        quantity: Average(_mean(kept[quantity]), len(kept[quantity]), left_out[quantity]) for quantity in kept
-    }
+    return step, {quantity: Average(mean(kept[quantity]), len(kept[quantity]), left_out[quantity]) for quantity in kept}
 
 
-def _mean(values: Sequence[float]) -> float | None:
+def mean(values: Sequence[float]) -> float | None:
     """Divided before it is summed: the bound of nearly one-hot attention comes close to the largest float."""
     return math.fsum(value / len(values) for value in values) if values else None
 

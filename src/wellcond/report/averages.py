@@ -1,0 +1,68 @@
+"""Averages of several runs: mean and spread over the seeds of a label."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+
+from wellcond.report.runs import Average, Quantity, Run, Series, mean
+
+
+def over_seeds(runs: Sequence[Run]) -> list[Series]:
+    """Mean and sample standard deviation over the seeds of each label, at the steps that all of them have.
+
+    >>> entropy = Quantity("entropy")
+    >>> runs = [Run("default", seed, ((100, {entropy: Average(mean, 4, {})}),)) for seed, mean in ((0, 0.5), (1, 0.7))]
+    >>> (series,) = over_seeds(runs)
+    >>> series.steps, f"{series.mean[0]:.2f} ± {series.deviation[0]:.2f}"
+    ((100,), '0.60 ± 0.14')
+    """
+    result = []
+    for label in dict.fromkeys(run.label for run in runs):
+        members = [run for run in runs if run.label == label]
+        seeds, tables = tuple(run.seed for run in members), [_by_step(run) for run in members]
+        result += [
+            _series(label, quantity, seeds, [table.get(quantity, {}) for table in tables])
+            for quantity in dict.fromkeys(quantity for table in tables for quantity in table)
+        ]
+    return result
+
+
+def _by_step(run: Run) -> dict[Quantity, dict[int, Average]]:
+    """Of a step that was recorded again after a crash, the last record counts."""
+    table: dict[Quantity, dict[int, Average]] = {}
+    for step, averages in run.records:
+        for quantity, average in averages.items():
+            table.setdefault(quantity, {})[step] = average
+    return table
+
+
+def _series(
+    label: str, quantity: Quantity, seeds: tuple[int | None, ...], runs: Sequence[Mapping[int, Average]]
+) -> Series:
+    steps = tuple(sorted(set.intersection(*[set(run) for run in runs])))
+    columns = [[run[step] for run in runs] for step in steps]
+    spreads = [_spread([average.mean for average in column]) for column in columns]
+    reasons = sum((Counter(average.left_out) for column in columns for average in column), Counter[str]())
+    return Series(
+        label=label,
+        quantity=quantity,
+        seeds=seeds,
+        steps=steps,
+        mean=tuple(mean for mean, _ in spreads),
+        deviation=tuple(deviation for _, deviation in spreads) if len(runs) > 1 else None,
+        averaged=tuple(sum(average.averaged for average in column) for column in columns),
+        left_out=tuple(sum(sum(average.left_out.values()) for average in column) for column in columns),
+        reasons=dict(reasons),
+    )
+
+
+def _spread(means: Sequence[float | None]) -> tuple[float | None, float | None]:
+    values = [mean for mean in means if mean is not None]
+    if len(values) < len(means):  # a mean of the other seeds would be one of another population
+        return None, None
+    scale = max(map(abs, values)) or 1.0  # squares of the bound overflow
+    deviation = scale * float(np.std(np.array(values) / scale, ddof=1)) if len(values) > 1 else None
+    return mean(values), deviation
