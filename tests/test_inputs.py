@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import builtins
+import errno
+import importlib
 import json
 import os
 import socket
@@ -488,13 +491,27 @@ def test_a_pipe_does_not_hang(tmp_path: Path) -> None:
     assert "pipe.png" in refused(lambda: image_inputs(vit(), tmp_path))
 
 
-@pytest.mark.skipif(os.geteuid() == 0, reason="root may read everything")
-def test_what_may_not_be_read_is_named(tmp_path: Path) -> None:
+def forbid(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Take the permission to read away; root keeps it, so for root the system's answer is played."""
+    path.chmod(0)
+    if os.geteuid() == 0:
+        opened, listed = builtins.open, os.scandir
+
+        def refuse(given: Any, system: Any, *rest: Any, **named: Any) -> Any:
+            if os.fspath(given) == os.fspath(path):
+                raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), os.fspath(given))
+            return system(given, *rest, **named)
+
+        monkeypatch.setattr(builtins, "open", lambda given, *rest, **named: refuse(given, opened, *rest, **named))
+        monkeypatch.setattr(os, "scandir", lambda given=".": refuse(given, listed))
+
+
+@pytest.mark.parametrize("name", ["a.png", "closed"])
+def test_what_may_not_be_read_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str) -> None:
     photograph().save(tmp_path / "a.png")
-    (tmp_path / "a.png").chmod(0)
-    assert "a.png" in refused(lambda: image_inputs(vit(), tmp_path))
-    (tmp_path / "closed").mkdir(mode=0)
-    assert "closed" in refused(lambda: image_inputs(vit(), tmp_path))
+    (tmp_path / "closed").mkdir()
+    forbid(tmp_path / name, monkeypatch)
+    assert name in refused(lambda: image_inputs(vit(), tmp_path))
 
 
 def test_folders_without_images(tmp_path: Path) -> None:
@@ -708,7 +725,7 @@ def test_code_from_a_repository_is_not_run(tmp_path: Path) -> None:
 
 def test_a_repository_in_the_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """As `hf download` lays it out: the configuration and the tokenizer under the name of the repository."""
-    constants = pytest.importorskip("huggingface_hub.constants")
+    constants = importlib.import_module("huggingface_hub.constants")
     monkeypatch.setattr(constants, "HF_HUB_CACHE", str(tmp_path))
     base = tmp_path / "models--somebody--tiny"
     snapshot = repository(base / "snapshots" / ("0" * 40), ["the", "cat", "sat"])

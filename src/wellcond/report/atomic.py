@@ -23,7 +23,7 @@ def write_bytes(path: Path, content: bytes) -> None:
         temporary.write_bytes(content)
         os.replace(temporary, path)
     except OSError as error:
-        raise WellcondError(f"'{path}' cannot be written: {error.strerror}") from error
+        raise WellcondError(f"'{path}' cannot be written: {error}") from error
     finally:
         temporary.unlink(missing_ok=True)
 
