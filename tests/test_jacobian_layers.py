@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pytest
+import timm
 import torch
 
 import wellcond as wc
@@ -41,6 +42,19 @@ def test_singular_values_are_those_of_the_real_module(name: str) -> None:
         if len({block.shape for block in blocks.values()}) == 1 and len(blocks) == 3:
             expected = torch.linalg.svdvals(torch.cat(list(blocks.values()), 0))
             _agree(jacobian.singular_values(ours, convention="vertical"), expected, factor)
+
+
+def test_a_vit_with_query_key_norm() -> None:
+    torch.manual_seed(0)
+    model = timm.create_model(
+        "vit_tiny_patch16_224", img_size=32, depth=1, embed_dim=24, num_heads=3, qk_norm=True
+    ).double()
+    batch = torch.randn(2, 3, 32, 32, dtype=torch.float64)
+    (layer,) = wc.attention_layers(model.eval())
+    expected = torch.linalg.svdvals(torch.cat(list(oracle_jacobian(layer, model, batch, 2).values()), 1))
+    ours = jacobian.head_of(layer, batch, 2)
+    _agree(jacobian.singular_values(ours), expected, 1e-10)
+    _agree(jacobian.singular_values(ours, method="gram"), expected, 1e-7)
 
 
 def _agree(found: torch.Tensor, expected: torch.Tensor, tolerance: float) -> None:

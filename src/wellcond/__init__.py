@@ -11,6 +11,7 @@ from wellcond.files import load_weights_, save_weights
 from wellcond.initialise import init_, plan
 from wellcond.models import build_model
 from wellcond.planning import Entry, Plan
+from wellcond.propagation.propagate import Propagation, propagate
 from wellcond.schemes.base import Scheme, SchemeInfo, schemes
 from wellcond.spectral.condition import condition_
 from wellcond.spectral.cost import Cost
@@ -53,6 +54,9 @@ __all__ = [
     "Monitor",
     "diagnose",
     "jacobian",
+    # predict
+    "Propagation",
+    "propagate",
     # models by name, weights in files
     "build_model",
     "init_to_files",

@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-import io
 import math
 import os
 from collections.abc import Callable, Mapping
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from wellcond.errors import WellcondError
-from wellcond.report.atomic import write_bytes
+from wellcond.report.pictures import new_figure, save
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -26,17 +23,14 @@ def diagnosis_figure(data: Mapping[str, Any], path: str | os.PathLike[str] | Non
         data: `Diagnosis.to_dict()` as JSON gives it.
         path: where to write it, by its ending (.png, .svg, .pdf).
     """
-    try:
-        from matplotlib.colors import LogNorm
-        from matplotlib.figure import Figure
-    except ImportError as error:
-        raise WellcondError(f"matplotlib cannot be imported ({error}): pip install 'wellcond[plot]'") from error
     layers = data["layers"]
     panels = {
         title: [[cell(layer, h) for h in range(_widest(layers))] for layer in layers] for title, cell in _CELLS.items()
     }
     shown = {title: rows for title, rows in panels.items() if any(math.isfinite(v) for row in rows for v in row)}
-    figure = Figure(figsize=(1.5 + 2.2 * len(shown), 1.6 + 0.16 * len(layers)), layout="constrained")
+    figure = new_figure(1.5 + 2.2 * len(shown), 1.6 + 0.16 * len(layers))
+    from matplotlib.colors import LogNorm
+
     for index, (title, rows) in enumerate(shown.items()):
         axes = figure.add_subplot(1, len(shown), index + 1)
         known = [value for row in rows for value in row if math.isfinite(value) and value > 0]
@@ -52,14 +46,7 @@ def diagnosis_figure(data: Mapping[str, Any], path: str | os.PathLike[str] | Non
         axes.set_yticks(range(len(layers)) if len(layers) <= MOST and not index else [])
         if len(layers) <= MOST and not index:
             axes.set_yticklabels(names, fontsize=7)
-    if path is not None:
-        target, file = Path(path), io.BytesIO()
-        try:
-            figure.savefig(file, format=target.suffix.lstrip(".") or "png", dpi=150)
-        except ValueError as error:
-            raise WellcondError(f"'{target}' cannot be drawn: {error}") from error
-        write_bytes(target, file.getvalue())
-    return figure
+    return save(figure, path)
 
 
 def _widest(layers: list[Layer]) -> int:

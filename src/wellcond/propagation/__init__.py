@@ -1,0 +1,1 @@
+"""Signal propagation at initialisation: what attention, MLP and normalisation do to the similarity of tokens."""

@@ -1,0 +1,125 @@
+r"""What an activation does to second moments: $K(q, p) = E[\phi(u)\phi(v)]$ for u, v of variance q and covariance p.
+
+The derivative with respect to p is the backward kernel: $\partial K/\partial p = E[\phi'(u)\phi'(v)]$ (Price 1958).
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from wellcond.errors import WellcondError
+
+NODES, REACH = 65, 8.6  # of the uniform rule: 7e-14 for tanh, where 48 Gauss–Hermite nodes give 2e-7
+
+Activation = str | Callable[[Tensor], Tensor]
+
+
+@dataclass(frozen=True)
+class Kernel:
+    """An activation's two kernels, both of `(q, p)` with |p| ≤ q, element by element.
+
+    Args:
+        value: E[φ(u)φ(v)].
+        slope: E[φ'(u)φ'(v)].
+    """
+
+    value: Callable[[Tensor, Tensor], Tensor]
+    slope: Callable[[Tensor, Tensor], Tensor]
+
+
+def kernel(activation: Activation) -> Kernel:
+    """The kernels of `"relu"`, `"gelu"`, `"erf"` in closed form, of `"tanh"` and any smooth function by quadrature.
+
+    >>> one, half = torch.tensor(1.0, dtype=torch.float64), torch.tensor(0.5, dtype=torch.float64)
+    >>> [round(float(kernel(name).value(one, half)), 6) for name in ("relu", "gelu", "erf", "tanh")]
+    [0.304499, 0.227295, 0.216347, 0.186324]
+    """
+    if isinstance(activation, str):
+        if activation not in _NAMED:
+            raise WellcondError(f"activation is one of {', '.join(_NAMED)} or a function; got '{activation}'")
+        return _NAMED[activation]
+    if not callable(activation):
+        raise WellcondError(f"activation is a name or a function of a tensor, got {type(activation).__name__}")
+    return Kernel(_quadrature(activation), _quadrature(_derivative(activation)))
+
+
+def _cosine(q: Tensor, p: Tensor) -> Tensor:
+    return (p / q.clamp_min(torch.finfo(torch.float64).tiny)).clamp(-1.0, 1.0)
+
+
+def _relu(q: Tensor, p: Tensor) -> Tensor:
+    """The arc-cosine kernel (Cho & Saul 2009)."""
+    c = _cosine(q, p)
+    return q / (2 * math.pi) * ((1 - c * c).clamp_min(0.0).sqrt() + c * (math.pi - c.acos()))
+
+
+def _relu_slope(q: Tensor, p: Tensor) -> Tensor:
+    return (math.pi - _cosine(q, p).acos()) / (2 * math.pi)
+
+
+def _gelu(q: Tensor, p: Tensor) -> Tensor:
+    r"""$pF + J(q^2 + p^2(1-q)/(1+q))$ by Stein's lemma, $F = \frac14 + \frac{1}{2\pi}\arcsin\frac{p}{1+q}$."""
+    f = 0.25 + (p / (1 + q)).asin() / (2 * math.pi)
+    j = 1 / (2 * math.pi * ((1 + q) ** 2 - p * p).sqrt())
+    return p * f + j * (q * q + p * p * (1 - q) / (1 + q))
+
+
+def _gelu_slope(q: Tensor, p: Tensor) -> Tensor:
+    """∂K/∂p of the above."""
+    with torch.enable_grad():
+        leaf = p.detach().clone().requires_grad_()
+        (slope,) = torch.autograd.grad(_gelu(q, leaf).sum(), leaf)
+    return slope
+
+
+def _erf(q: Tensor, p: Tensor) -> Tensor:
+    """Williams 1997."""
+    return 2 / math.pi * (2 * p / (1 + 2 * q)).asin()
+
+
+def _erf_slope(q: Tensor, p: Tensor) -> Tensor:
+    return 4 / math.pi / ((1 + 2 * q) ** 2 - 4 * p * p).sqrt()
+
+
+def _nodes() -> tuple[Tensor, Tensor]:
+    x = torch.linspace(-REACH, REACH, NODES, dtype=torch.float64)
+    weights = torch.exp(-0.5 * x * x)
+    return x, weights / weights.sum()
+
+
+def _quadrature(phi: Callable[[Tensor], Tensor]) -> Callable[[Tensor, Tensor], Tensor]:
+    """E_c[(E_e φ(√|p| c + √(q − |p|) e))²]; for p < 0 one of the two factors is read backwards."""
+
+    def value(q: Tensor, p: Tensor) -> Tensor:
+        x, weights = _nodes()
+        q, p = q + 0 * p, p + 0 * q
+        size = p.abs()
+        u = size.sqrt()[..., None, None] * x[:, None] + (q - size).clamp_min(0.0).sqrt()[..., None, None] * x
+        inner = phi(u) @ weights
+        other = torch.where((p < 0)[..., None], inner.flip(-1), inner)
+        return (inner * other) @ weights
+
+    return value
+
+
+def _derivative(phi: Callable[[Tensor], Tensor]) -> Callable[[Tensor], Tensor]:
+    def slope(x: Tensor) -> Tensor:
+        with torch.enable_grad():
+            leaf = x.detach().clone().requires_grad_()
+            (found,) = torch.autograd.grad(phi(leaf).sum(), leaf)
+        return found
+
+    return slope
+
+
+_NAMED: dict[str, Kernel] = {
+    "gelu": Kernel(_gelu, _gelu_slope),
+    "relu": Kernel(_relu, _relu_slope),
+    "erf": Kernel(_erf, _erf_slope),
+    "tanh": Kernel(_quadrature(torch.tanh), _quadrature(lambda x: 1 - torch.tanh(x) ** 2)),
+}

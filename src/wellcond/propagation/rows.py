@@ -1,0 +1,94 @@
+r"""Exact statistics of one softmax row of T Gaussian logits, one of which may be shifted.
+
+With $m_k(\tau) = E[w^k e^{-w}]$, $l = m_0$ for the T − 1 other columns and $k_j(\tau) = m_j(\tau + \mu)$ for the own
+one, $E[Y_2] = \int k_2 l^{T-1} + (T-1) m_2 l^{T-2} k_0$, and likewise for the other moments; $\mu = 0$ is the plain
+row. As T → ∞ at $s^2 = b^2 \log T$ these become the random-energy model's (Derrida 1981).
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+import torch
+
+from wellcond.errors import WellcondError
+from wellcond.propagation.lattice import STEP, log_probability, lower_end, powers, upper_end
+
+
+@dataclass(frozen=True)
+class Row:
+    """Averages over the logits.
+
+    Args:
+        participation: E[Y₂], Y₂ = Σ p².
+        cube: E[Y₃], Y₃ = Σ p³.
+        square: E[Y₂²].
+        entropy: E[−Σ p log p].
+        own: E[p of the own column], 1/T without a shift.
+    """
+
+    participation: float
+    cube: float
+    square: float
+    entropy: float
+    own: float
+
+    @property
+    def gradient(self) -> float:
+        """R = E[Y₂ − 2 Y₃ + Y₂²], what the query's gradient is proportional to."""
+        return max(0.0, self.participation - 2 * self.cube + self.square)
+
+
+def exact_row(deviation: float, tokens: float, shift: float = 0.0, *, step: float = STEP) -> Row:
+    """The row of T tokens whose logits have this standard deviation, at any T from 1 to 2^80.
+
+    Args:
+        deviation: s, of the logits along the row.
+        tokens: T.
+        shift: μ, added to the logit of the own column.
+        step: of the lattice.
+
+    >>> row = exact_row(1.5, 16)
+    >>> round(row.participation, 8), round(row.entropy, 7), round(row.gradient, 7)
+    (0.22030399, 1.9842313, 0.1112317)
+    """
+    if not (1 <= tokens < math.inf and 0 <= deviation < math.inf and math.isfinite(shift)):
+        raise WellcondError(
+            f"a row has tokens ≥ 1, a deviation ≥ 0 and a finite shift; got {tokens}, {deviation} and {shift}"
+        )
+    if tokens == 1:
+        return Row(1.0, 1.0, 1.0, 0.0, 1.0)
+    left = lower_end(deviation, tokens, 34) - max(shift, 0.0)
+    right = max(upper_end(deviation, tokens, 46), 4.0)  # log Z is measured against one token
+    tau = step * torch.arange(math.floor(left / step), math.ceil(right / step) + 1, dtype=torch.float64)
+    wide = math.sqrt(2 * math.log(tokens)) + 8
+    (m0, m2, m3, m4), missing = powers(tau, deviation, (0, 2, 3, 4), step, wide)
+    log_l = log_probability(missing, m0)
+    (k0, k1, k2, k3, k4), own_missing = powers(tau + shift, deviation, (0, 1, 2, 3, 4), step, wide)
+    log_k = log_probability(own_missing, k0)
+
+    n = float(tokens - 1)
+    one, two = torch.exp(n * log_l), torch.exp((n - 1) * log_l)
+    three = torch.exp(max(n - 2, 0.0) * log_l)  # two tokens have no third
+    own = float((k1 * one).sum()) * step
+    own_square = float((k2 * one).sum()) * step
+    other_squares = n * float((m2 * two * k0).sum()) * step
+    cube = float((k3 * one + n * m3 * two * k0).sum()) * step / 2
+    square = k4 * one + n * m4 * two * k0 + 2 * n * k2 * m2 * two + n * (n - 1) * m2 * m2 * three * k0
+    log_z = float((torch.expm1(-tau.exp()) - torch.expm1(n * log_l + log_k)).sum()) * step
+    entropy = log_z - shift * own - deviation**2 * (1 - own_square - other_squares)
+    return Row(own_square + other_squares, cube, float(square.sum()) * step / 6, entropy, own)
+
+
+def asymptotic_row(deviation: float, tokens: float) -> Row:
+    """The random-energy limit: nothing condenses until s = √(2 log T), then m = √(2 log T)/s governs all.
+
+    >>> asymptotic_row(1.0, 256).participation
+    0.0
+    """
+    log = math.log(tokens)
+    m = math.sqrt(2 * log) / deviation if deviation > 0 else math.inf
+    if m >= 1:
+        return Row(0.0, 0.0, 0.0, log - deviation**2 / 2, 0.0)
+    return Row(1 - m, (1 - m) * (2 - m) / 2, (1 - m) * (3 - 2 * m) / 3, 0.0, 0.0)

@@ -1,0 +1,55 @@
+"""What a prediction means: a bit mask, and the same in words. The thresholds are conventions, not calibrations."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+RANK_COLLAPSED, ENTROPY_COLLAPSED, EXPLODING, VANISHING, SELF_ATTENDING = 1, 2, 4, 8, 16
+WORDS = {
+    RANK_COLLAPSED: "rank-collapsed",
+    ENTROPY_COLLAPSED: "entropy-collapsed",
+    EXPLODING: "gradient exploding",
+    VANISHING: "gradient vanishing",
+    SELF_ATTENDING: "self-attending",
+}
+
+
+@dataclass(frozen=True)
+class Thresholds:
+    """Where a quantity begins to be called wrong.
+
+    Args:
+        cosine: of the tokens after the last block, above which they have collapsed.
+        entropy: ÷ log T of the sharpest layer, below which attention has.
+        gradient: orders of magnitude that the squared gradient may grow or shrink on its way back.
+        own: weight of the own token, above which a layer attends to itself.
+    """
+
+    cosine: float = 0.99
+    entropy: float = 0.25
+    gradient: float = 6.0
+    own: float = 0.5
+
+
+def phases(cosine: float, entropy: float, own: float, growth: float, limits: Thresholds) -> int:
+    """The bit mask of what is wrong.
+
+    >>> phases(0.995, 0.9, 0.0, 0.0, Thresholds()), phases(0.5, 0.1, 0.0, 7.0, Thresholds())
+    (1, 6)
+    """
+    return (
+        RANK_COLLAPSED * (cosine > limits.cosine)
+        | ENTROPY_COLLAPSED * (entropy < limits.entropy)
+        | EXPLODING * (growth > limits.gradient)
+        | VANISHING * (growth < -limits.gradient)
+        | SELF_ATTENDING * (own > limits.own)
+    )
+
+
+def words(mask: int) -> str:
+    """A bit mask in words.
+
+    >>> words(0), words(3)
+    ('trainable', 'rank-collapsed, entropy-collapsed')
+    """
+    return ", ".join(word for bit, word in WORDS.items() if mask & bit) or "trainable"
