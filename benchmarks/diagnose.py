@@ -78,7 +78,7 @@ def of_monitor(steps: int) -> dict[str, Any]:
     warnings.simplefilter("ignore")
     times: dict[str, list[float]] = {"watched": [], "plain": []}
     with wc.Monitor(watched.model, watched.images[:16], budget=BUDGET) as monitor:
-        paused, counts = 0.0, dict.fromkeys(monitor.schedule.tiers, 0)
+        counts = dict.fromkeys(monitor.schedule.tiers, 0)
         for _ in range(20):
             plain.step()
         monitor.schedule.started = time.perf_counter()
@@ -93,7 +93,6 @@ def of_monitor(steps: int) -> dict[str, Any]:
                 away = seconds(plain.step)
             times["plain"].append(away)
             monitor.schedule.started += away  # the other copy's time is not this run's
-            paused += away
             for record in records:
                 counts[record["tier"]] += 1
             if step >= 200 and min(counts.values()) >= RECORDS and step % 100 == 0:

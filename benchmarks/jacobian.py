@@ -100,7 +100,7 @@ def in_process(method: str, shape: tuple[int, int, int]) -> dict[str, Any]:
     return found
 
 
-def best_of(method: str, shape: tuple[int, int, int], repeats: int) -> dict[str, Any]:
+def median_of(method: str, shape: tuple[int, int, int], repeats: int) -> dict[str, Any]:
     """The median time of several processes."""
     runs = [in_process(method, shape) for _ in range(repeats)]
     return runs[0] | {"seconds": statistics.median(run["seconds"] for run in runs), "runs": repeats}
@@ -108,8 +108,8 @@ def best_of(method: str, shape: tuple[int, int, int], repeats: int) -> dict[str,
 
 def exponents(method: str) -> dict[str, Any]:
     """Growth of the time with N (at d = 32) and with d (at N = 64): slopes between the largest two sizes and a fit."""
-    by_n = {n: best_of(method, (n, 192, 32), 3)["seconds"] for n in (32, 64, 96, 128)}
-    by_d = {d: best_of(method, (64, 192, d), 3)["seconds"] for d in (16, 32, 48, 64)}
+    by_n = {n: median_of(method, (n, 192, 32), 3)["seconds"] for n in (32, 64, 96, 128)}
+    by_d = {d: median_of(method, (64, 192, d), 3)["seconds"] for d in (16, 32, 48, 64)}
     return {
         "N": {"seconds": by_n, "exponent": _slope(by_n)},
         "d": {"seconds": by_d, "exponent": _slope(by_d)},
@@ -132,7 +132,7 @@ def main() -> None:
         print(json.dumps(measure(method, *map(int, shape))))
         return
     methods = ("autograd", "gram", "factor")
-    small = {method: best_of(method, SMALL, 1 if method == "autograd" else 3) for method in methods}
+    small = {method: median_of(method, SMALL, 1 if method == "autograd" else 3) for method in methods}
     speed = {m: small["autograd"]["seconds"] / small[m]["seconds"] for m in BARS}
     memory = {m: small[m]["bytes"] / small["autograd"]["bytes"] for m in BARS}
     record: dict[str, Any] = {

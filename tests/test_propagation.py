@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from itertools import pairwise
 from typing import Any
 
@@ -668,31 +668,28 @@ def test_autograd_through_one_layer_finds_the_gradients_predicted(beta: float) -
         assert 0.9 <= sample[name].mean() / predicted <= 1.1, (name, sample[name].mean() / predicted)
 
 
+def agree(sample: dict[str, Array], found: Propagation, names: Iterable[str], slack: float) -> None:
+    """Gradients of one layer, drawn and predicted; W_Q and W_K have the same."""
+    predicted = {"query": found.query_gradient, "key": found.query_gradient, "value": found.value_gradient}
+    predicted["stream"] = found.stream_gradient
+    for name in names:
+        within(sample[name] / predicted[name][0], 1.0, slack)
+
+
 @pytest.mark.parametrize("beta", [0.5, 1.0, 2.0])
 def test_autograd_finds_the_gradients_predicted_of_similar_tokens(beta: float) -> None:
     """What tokens have in common makes draws scatter by a third each, so they are judged by that."""
     sample = layer_gradients(64, beta, 0.5, 0.6, "token")
     found = one_layer(beta, 0.5, 0.6, "token")
-    for name, predicted in (
-        ("query", found.query_gradient[0]),
-        ("key", found.query_gradient[0]),
-        ("value", found.value_gradient[0]),
-        ("stream", found.stream_gradient[0]),
-    ):
-        within(sample[name] / predicted, 1.0, 0.03)  # corrections of finite width: 0.02 in 300 draws
+    agree(sample, found, ("query", "key", "value", "stream"), 0.03)  # corrections of finite width: 0.02 in 300 draws
 
 
 @pytest.mark.parametrize("beta", [0.5, 2.0])
 def test_autograd_finds_the_gradients_predicted_of_a_pooled_loss(beta: float) -> None:
     sample = layer_gradients(64, beta, 0.5, 0.3, "pooled")
     found = one_layer(beta, 0.5, 0.3, "pooled")
-    for name, predicted in (
-        ("query", found.query_gradient[0]),
-        ("value", found.value_gradient[0]),
-        ("stream", found.stream_gradient[0]),
-    ):
-        # One gradient for all tokens scatters more; a tenth beyond that is for finite width.
-        within(sample[name] / predicted, 1.0, 0.1)
+    # One gradient for all tokens scatters more; a tenth beyond that is for finite width.
+    agree(sample, found, ("query", "value", "stream"), 0.1)
 
 
 @pytest.mark.parametrize("loss", ["token", "pooled"])
@@ -700,12 +697,7 @@ def test_autograd_finds_the_gradients_predicted_of_centred_attention(loss: str) 
     """Rows that sum to zero see nothing of what tokens have in common, forward or back."""
     sample = layer_gradients(32, 1.0, 0.5, 0.4, loss, centred=True)
     found = one_layer(1.0, 0.5, 0.4, loss, attention="centred")
-    for name, predicted in (
-        ("query", found.query_gradient[0]),
-        ("value", found.value_gradient[0]),
-        ("stream", found.stream_gradient[0]),
-    ):
-        within(sample[name] / predicted, 1.0, 0.1)
+    agree(sample, found, ("query", "value", "stream"), 0.1)
 
 
 @pytest.mark.parametrize("norm", ["pre", "post"])

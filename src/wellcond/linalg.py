@@ -13,6 +13,8 @@ from contextlib import AbstractContextManager, contextmanager, nullcontext
 import torch
 from torch import Tensor
 
+EPS = torch.finfo(torch.float64).eps
+
 
 @contextmanager
 def one_thread() -> Iterator[None]:
@@ -59,10 +61,20 @@ def condition_numbers(weights: Tensor) -> Tensor:
     return conditions(singular_values(weights), max(weights.shape[-2:]))
 
 
+def zero_below(largest: Tensor, longest: int, eps: float = EPS) -> Tensor:
+    """What singular values are zero below, for matrices of this longer side with entries of this relative rounding."""
+    return largest * longest * eps
+
+
+def matrix_rank(matrix: Tensor, eps: float = EPS) -> int:
+    """The numerical rank of a matrix whose entries have this relative rounding."""
+    sigma = singular_values(matrix)
+    return int((sigma > zero_below(sigma[0], max(matrix.shape), eps)).sum())
+
+
 def conditions(sigma: Tensor, longest: int) -> Tensor:
     """The same from singular values at hand, of matrices whose longer side is given."""
-    floor = sigma[..., :1] * longest * torch.finfo(torch.float64).eps
-    smallest = torch.where(sigma[..., -1:] > floor, sigma[..., -1:], 0.0)
+    smallest = torch.where(sigma[..., -1:] > zero_below(sigma[..., :1], longest), sigma[..., -1:], 0.0)
     return (sigma[..., :1] / smallest)[..., 0].nan_to_num(nan=math.inf, posinf=math.inf)
 
 
@@ -91,22 +103,16 @@ def cholesky(gram: Tensor) -> Tensor | None:
     return None if failed.any() else factor
 
 
-def solve_triangle(r: Tensor, vector: Tensor, *, transposed: bool = False) -> Tensor:
-    """R⁻¹ v, or R⁻ᵀ v, for an upper triangle."""
-    solution: Tensor = torch.linalg.solve_triangular(r.mT if transposed else r, vector[:, None], upper=not transposed)
-    return solution[:, 0]
-
-
-def solve_lower(lower: Tensor, right: Tensor) -> Tensor:
-    """L⁻¹ B for a lower triangle."""
-    solution: Tensor = torch.linalg.solve_triangular(lower, right, upper=False)
+def solve_triangle(r: Tensor, right: Tensor, *, transposed: bool = False) -> Tensor:
+    """R⁻¹ B, or R⁻ᵀ B, for an upper triangle: `(n, n)`, `(n, k)` to `(n, k)`."""
+    solution: Tensor = torch.linalg.solve_triangular(r.mT if transposed else r, right, upper=not transposed)
     return solution
 
 
 def span(matrix: Tensor, eps: float) -> Tensor:
     """An orthonormal basis of the span of columns with this relative rounding: `(m, n)` to `(m, rank)`."""
     u, sigma, _ = torch.linalg.svd(exact(matrix), full_matrices=False)
-    basis: Tensor = u[:, : int((sigma > sigma[0] * max(matrix.shape) * eps).sum())]
+    basis: Tensor = u[:, : int((sigma > zero_below(sigma[0], max(matrix.shape), eps)).sum())]
     return basis
 
 

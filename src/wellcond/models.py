@@ -82,7 +82,7 @@ def _timm(name: str) -> nn.Module:
         raise ModelNameError(
             f"timm has no model '{name}'{_closest(name, timm.list_models())}. timm.list_models('*vit*') lists them"
         )
-    with _offline():
+    with offline():
         try:
             model: nn.Module = timm.create_model(name, pretrained=False)
         except Exception as error:
@@ -92,7 +92,7 @@ def _timm(name: str) -> nn.Module:
 
 def _hf(name: str) -> nn.Module:
     transformers = _library("transformers", "hf")
-    with _offline():
+    with offline():
         config = _hf_config(transformers, name)
         try:
             model: nn.Module = _hf_model(transformers, config, name)
@@ -151,7 +151,7 @@ def _hf_model(transformers: ModuleType, config: Any, name: str) -> Any:
 
 
 @contextmanager
-def _offline() -> Iterator[None]:
+def offline() -> Iterator[None]:
     """Turn every request of huggingface_hub into an error, even where a configuration asks for a pretrained part."""
     with mock.patch.dict(os.environ, HF_HUB_OFFLINE="1"):  # for a first import inside
         constants = sys.modules.get("huggingface_hub.constants")

@@ -87,7 +87,10 @@ class Softmax:
 
     def probabilities(self, q: Tensor, k: Tensor) -> Tensor:
         """`(B, H, N, T)`, rows sum to one; a query that sees no key (padding on the left) has a row of zeros."""
-        logits = self.logits(q, k)
+        return self.normalise(self.logits(q, k))
+
+    def normalise(self, logits: Tensor) -> Tensor:
+        """Probabilities from logits at hand."""
         blind = (logits == float("-inf")).all(-1, keepdim=True)
         return logits.masked_fill(blind, 0.0).softmax(-1).masked_fill(blind, 0.0)
 

@@ -28,6 +28,8 @@ if TYPE_CHECKING:  # replay.py builds on this file
     from wellcond.attention.verify import Verification
 
 ROLES = ("query", "key", "value", "output")
+# What modules call the norm of their queries, or keys.
+QK_NORMS = {"query": r"(^|\.)((q|query)_(layer_?)?norm|norm_q)$", "key": r"(^|\.)((k|key)_(layer_?)?norm|norm_k)$"}
 
 
 def fits(values: Tensor, dtype: torch.dtype) -> bool:
@@ -271,7 +273,7 @@ class AttentionLayer:
     def qk_norm(self) -> bool:
         """Whether queries and keys are normalised before their product, so that the scale of Q and K has no effect."""
         norms = (name for name, child in self.module.named_modules() if not isinstance(child, nn.Identity))
-        named = any(re.search(r"(^|\.)((q|query)_(layer_?)?norm|norm_q)$", name) for name in norms)
+        named = any(re.search(QK_NORMS["query"], name) for name in norms)
         return named or self.kind == "xca"
 
     @property

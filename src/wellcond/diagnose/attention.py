@@ -14,8 +14,6 @@ from wellcond.attention.view import AttentionLayer
 from wellcond.diagnose.records import HeadRecord
 from wellcond.linalg import eigenvalues
 
-ROLES = ("query", "key", "value")
-
 
 @torch.no_grad()
 def attention_records(layer: AttentionLayer, call: Call) -> tuple[list[HeadRecord], Tensor | None]:
@@ -31,7 +29,8 @@ def attention_records(layer: AttentionLayer, call: Call) -> tuple[list[HeadRecor
         return [HeadRecord(head, None, None, None) for head in range(layer.num_heads)], None
     with evaluating(call.module):
         q, k = project(layer.query, tokens["query"]), project(layer.key, tokens["key"])
-        logits, p = mixing.logits(q, k), mixing.probabilities(q, k)
+        logits = mixing.logits(q, k)
+    p = mixing.normalise(logits)
     hidden = None if mixing.hidden is None else mixing.hidden.expand(logits.shape)
     keys = torch.full(p.shape[:3], p.shape[3]) if hidden is None else (~hidden).sum(-1).cpu()
     entropy = _mean(torch.special.entr(p).sum(-1).cpu().double() / keys.clamp_min(2).log(), keys > 1)

@@ -2,20 +2,17 @@
 
 from __future__ import annotations
 
-import json
 import os
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from wellcond.diagnose.records import SCHEMA, JacobianRecord, LayerRecord
+from wellcond.diagnose.records import ROLES, SCHEMA, JacobianRecord, LayerRecord
 from wellcond.diagnose.verdicts import Concern, judge
 from wellcond.plain import to_json
 from wellcond.report.atomic import write_text
 from wellcond.tables import span, table
-
-ROLES = ("query", "key", "value")
 
 
 @dataclass(frozen=True)
@@ -113,7 +110,7 @@ class Diagnosis:
         """Heat maps layer × head as a matplotlib figure, also written to a file if a path is given."""
         from wellcond.report.heatmaps import diagnosis_figure
 
-        return diagnosis_figure(json.loads(self.to_json()), path)
+        return diagnosis_figure(self.to_dict(), path)
 
 
 class _Lines(list[Concern]):
@@ -160,9 +157,8 @@ def _of_jacobians(found: Sequence[Any]) -> str:
     values = [c.value for c in found if c.value is not None]
     if not values:
         return ""
-    least = "≥ " if any(c.status in ("unresolved", "lower bound") for c in found) else ""
-    about = "~ " if any(c.status == "row sample" for c in found) else least
-    return about + _short(_median(values))
+    signs = {c.sign for c in found}
+    return next((f"{sign} " for sign in ("~", "≥") if sign in signs), "") + _short(_median(values))
 
 
 def _median(values: Sequence[float | None]) -> float | None:

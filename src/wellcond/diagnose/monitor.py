@@ -127,8 +127,7 @@ class Monitor:
             if torch.cuda.is_available():
                 torch.cuda.synchronize()  # what the training has queued is not ours
             start = time.perf_counter()
-            layers = self._measure(tier)
-            concerns = [concern for layer in layers for concern in judge(layer)[1]]
+            judged = [judge(layer) for layer in self._measure(tier)]
             record = {
                 "schema": SCHEMA,
                 "step": self.steps,
@@ -136,14 +135,14 @@ class Monitor:
                 "elapsed": self.schedule.elapsed,
                 "seconds": time.perf_counter() - start,
                 "overhead": self.overhead,
-                "layers": [asdict(judge(layer)[0]) for layer in layers],
+                "layers": [asdict(layer) for layer, _ in judged],
             }
             if self._journal is not None:
                 self._journal.write(record)
             if self.log is not None and _first():
                 _send(self.log, scalars(record), self.steps)
             if self.alarms:
-                self._warn(tier, concerns)
+                self._warn(tier, [concern for _, concerns in judged for concern in concerns])
         return record
 
     @torch.no_grad()
@@ -153,7 +152,7 @@ class Monitor:
             unseen = [Seen(layer, None, None) for layer in self.layers]
             return [layer_record(seen, attention=False, stored=stored, brief=True) for seen in unseen]
         if tier == "attention":
-            return [layer_record(seen, weights=False) for seen in look(self.layers, self.batch)]
+            return [layer_record(seen, weights=False) for seen in look(self.layers, self.batch, norms=False)]
         chosen: dict[str, list[int]] = {}
         for name, head in islice(self._turns, self._heads):
             chosen.setdefault(name, []).append(head)
@@ -166,7 +165,7 @@ class Monitor:
                 jacobian=replace(options, heads=sorted(chosen[seen.layer.name])),
                 brief=True,
             )
-            for seen in look(self.layers.select(list(chosen)), self.batch)
+            for seen in look(self.layers.select(list(chosen)), self.batch, norms=False)
         ]
 
     def _warn(self, tier: str, concerns: Sequence[Any]) -> None:

@@ -51,14 +51,17 @@ def undisturbed(root: nn.Module) -> Iterator[None]:
                         b.copy_(value)
 
 
-def look(layers: AttentionLayers, batch: Any) -> list[Seen]:
-    """Run the model once in evaluation mode, without gradients, and return what each layer saw."""
+def look(layers: AttentionLayers, batch: Any, *, norms: bool = True) -> list[Seen]:
+    """Run the model once in evaluation mode, without gradients, and return what each layer saw.
+
+    Whoever does not need the norms saves their outputs' memory.
+    """
     root = layers[0].root
     assert root is not None
     outputs: dict[str, Tensor] = {}
-    paths = {path for layer in layers if layer.block for path in layer.block.norms}
-    norms = {path: resolve(root, path) for path in sorted(paths)}
-    handles = [norm.register_forward_hook(_keeper(outputs, path)) for path, norm in norms.items()]
+    paths = {path for layer in layers if norms and layer.block for path in layer.block.norms}
+    found = {path: resolve(root, path) for path in sorted(paths)}
+    handles = [norm.register_forward_hook(_keeper(outputs, path)) for path, norm in found.items()]
     try:
         with undisturbed(root):
             calls = capture(list(layers), batch)
@@ -66,7 +69,7 @@ def look(layers: AttentionLayers, batch: Any) -> list[Seen]:
         for handle in handles:
             handle.remove()
     return [
-        Seen(layer, call, _norm_before(layer, call, norms, outputs)) for layer, call in zip(layers, calls, strict=True)
+        Seen(layer, call, _norm_before(layer, call, found, outputs)) for layer, call in zip(layers, calls, strict=True)
     ]
 
 

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 from wellcond.jacobian.result import Bound, ConditionNumber
 
+ROLES = ("query", "key", "value")  # whose weights are measured
 SCHEMA = 1  # raised when a field changes its meaning or goes away
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-ROLES = ("query", "key", "value")
+from wellcond.diagnose.records import ROLES
 
 
 class Scalars(dict[str, float]):

@@ -52,13 +52,12 @@ class Schedule:
         return (self.elapsed - self.spent - then) * self.budget / len(self.tiers) >= cost
 
     @contextmanager
-    def paying(self, tier: str | None = None) -> Iterator[None]:
-        """Charge what is done inside, to a tier if it is a record."""
+    def paying(self, tier: str) -> Iterator[None]:
+        """Charge what is done inside to a tier."""
         start = time.perf_counter()
         try:
             yield
         finally:
             cost = time.perf_counter() - start
             self.spent += cost
-            if tier is not None:
-                self.last[tier] = cost, self.elapsed - self.spent
+            self.last[tier] = cost, self.elapsed - self.spent

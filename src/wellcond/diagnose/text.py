@@ -10,7 +10,7 @@ from typing import Any
 from torch import nn
 
 from wellcond.errors import WellcondError
-from wellcond.models import _offline
+from wellcond.models import offline
 
 
 def read_text(text: str | Path, limit: int) -> tuple[str, str]:
@@ -59,7 +59,7 @@ def _tokenised(name: str, words: str) -> tuple[list[int], str]:
     transformers = importlib.import_module("transformers")
     folder = str(Path(name).parent) if name.endswith(".json") else name
     try:
-        with _offline():
+        with offline():
             tokenizer = transformers.AutoTokenizer.from_pretrained(
                 folder, local_files_only=True, trust_remote_code=False
             )

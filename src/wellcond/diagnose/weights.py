@@ -9,14 +9,11 @@ from collections.abc import Mapping
 import torch
 from torch import Tensor, nn
 
-from wellcond.attention.view import AttentionLayer
-from wellcond.diagnose.records import Spectrum, WeightRecord
+from wellcond.attention.view import QK_NORMS, AttentionLayer
+from wellcond.diagnose.records import ROLES, Spectrum, WeightRecord
 from wellcond.linalg import conditions, singular_values
 from wellcond.spectral.corrections import WeightConditioning
 from wellcond.spectral.handle import handles_of
-
-ROLES = ("query", "key", "value")
-NORMS = {"query": r"(^|\.)((q|query)_(layer_?)?norm|norm_q)$", "key": r"(^|\.)((k|key)_(layer_?)?norm|norm_k)$"}
 
 
 def weight_records(
@@ -95,9 +92,9 @@ def effective_weight(layer: AttentionLayer, role: str, weight: Tensor, norm: nn.
 
 def _qk_gain(layer: AttentionLayer, role: str, weight: Tensor) -> Tensor | None:
     """The gain of the QK-norm, `(heads or 1, d)`."""
-    if role not in NORMS:
+    if role not in QK_NORMS:
         return None
-    named = ((name, m) for name, m in layer.module.named_modules() if re.search(NORMS[role], name))
+    named = ((name, m) for name, m in layer.module.named_modules() if re.search(QK_NORMS[role], name))
     for _, module in named:
         if isinstance(module, nn.Identity) or list(module.children()):
             continue

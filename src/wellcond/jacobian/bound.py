@@ -14,7 +14,7 @@ from torch import Tensor
 from wellcond.attention.replay import Softmax
 from wellcond.jacobian.head import Head
 from wellcond.jacobian.result import Bound
-from wellcond.linalg import singular_values
+from wellcond.linalg import singular_values, zero_below
 
 BISECTIONS = 60  # halvings of an interval of logarithms, at most 1500 wide
 
@@ -47,8 +47,7 @@ def bound(head: Head) -> Bound | None:
 def _condition(matrix: Tensor) -> float:
     """κ over the singular values that are not zero, of all matrices together."""
     sigma = singular_values(matrix)
-    floor = sigma.max() * max(matrix.shape[-2:]) * torch.finfo(torch.float64).eps
-    return float(sigma.max() / sigma[sigma > floor].min())
+    return float(sigma.max() / sigma[sigma > zero_below(sigma.max(), max(matrix.shape[-2:]))].min())
 
 
 def softmax_condition(p: Tensor, visible: Tensor | None = None) -> float | None:

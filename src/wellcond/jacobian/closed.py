@@ -8,7 +8,7 @@ $J_V[n] = I \otimes (P X)_n$,
 
 where F and H are the derivatives of what happens to a query or key before the product (rotation, QK-norm). Sums over
 keys are centred: $V^T \Lambda_n Y = \sum_t p_{nt} (v_t - \bar v_n)(y_t - \bar y_n)^T$; the uncentred difference loses
-up to five digits of the smallest singular value. Replacing X by L of X = L Oᵀ keeps all singular values.
+digits of the smallest singular value. Replacing X by L of X = L Oᵀ keeps all singular values.
 """
 
 from __future__ import annotations
@@ -140,11 +140,11 @@ def mapped(f: Callable[[Tensor], Tensor], x: Tensor) -> tuple[Tensor, Tensor | N
 
     A map of tokens one by one: a cotangent at every token at once gives a row of every token's derivative.
     """
+    if is_identity(f, x):
+        return x[:, 0].detach(), None
     with torch.enable_grad():
         leaf = x.detach().requires_grad_()
         out = f(leaf)
-        if torch.equal(out, leaf) and _is_identity(out, leaf):
-            return out[:, 0].detach(), None
         rows = []
         for a in range(out.shape[-1]):
             cotangent = torch.zeros_like(out)
@@ -153,11 +153,15 @@ def mapped(f: Callable[[Tensor], Tensor], x: Tensor) -> tuple[Tensor, Tensor | N
     return out[:, 0].detach(), torch.stack(rows, -2)
 
 
-def _is_identity(out: Tensor, leaf: Tensor) -> bool:
-    """Whether the derivative is the identity too: a norm changes no vector of unit length, but its derivative does."""
-    generator = torch.Generator().manual_seed(0)
-    probe = torch.randn(out.shape, dtype=out.dtype, generator=generator).to(out.device)
-    return torch.equal(torch.autograd.grad(out, leaf, probe, retain_graph=True)[0], probe)
+def is_identity(f: Callable[[Tensor], Tensor], x: Tensor) -> bool:
+    """Whether a map changes neither values nor gradients here: a norm leaves unit vectors alone, but not gradients."""
+    with torch.enable_grad():
+        leaf = x.detach().requires_grad_()
+        out = f(leaf)
+        if not torch.equal(out, leaf):
+            return False
+        probe = torch.randn(out.shape, dtype=out.dtype, generator=torch.Generator().manual_seed(0)).to(out.device)
+        return torch.equal(torch.autograd.grad(out, leaf, probe)[0], probe)
 
 
 def compress(tokens: dict[str, Tensor], joint: bool) -> dict[str, Tensor]:

@@ -185,7 +185,7 @@ class Vertical(Factor):
                 yield block.flatten(0, 1).flatten(1)
 
     def column_chunks(self) -> Iterator[Tensor]:
-        """Columns of the whole matrix; it never has fewer rows."""
+        """Columns of the whole matrix; it has fewer rows only where few are sampled."""
         yield from Dense(self.matrix()).column_chunks()
 
     def column_gram(self) -> Tensor:

@@ -13,10 +13,9 @@ from wellcond.attention.precise import widened
 from wellcond.attention.replay import Call, Mixing, Softmax, capture, project
 from wellcond.attention.view import AttentionLayer
 from wellcond.errors import NotFiniteError, WellcondError
-from wellcond.linalg import exact, span
+from wellcond.linalg import EPS, exact, span
 
 ROLES = ("query", "key", "value")
-EPS = torch.finfo(torch.float64).eps
 LARGE = 1e4
 
 

@@ -11,10 +11,9 @@ from torch import Tensor
 
 from wellcond.jacobian.factor import Factor
 from wellcond.jacobian.lanczos import largest_eigenvalue
-from wellcond.linalg import cholesky, eigenvalues, few_threads, singular_values, solve_triangle
+from wellcond.linalg import EPS, cholesky, eigenvalues, few_threads, singular_values, solve_triangle
 
 SMALL = 1024  # up to which all eigenvalues cost no more than two of them
-EPS = torch.finfo(torch.float64).eps
 
 
 @dataclass(frozen=True)
@@ -101,7 +100,7 @@ def _two(method: str, apply: Callable[[Tensor], Tensor], r: Tensor, n: int) -> M
     top, _ = largest_eigenvalue(apply, start, tolerance=1e-11)
 
     def invert(v: Tensor) -> Tensor:
-        return solve_triangle(r, solve_triangle(r, v, transposed=True))
+        return solve_triangle(r, solve_triangle(r, v[:, None], transposed=True))[:, 0]
 
     inverse, residual = largest_eigenvalue(invert, start, tolerance=1e-6)
     smallest = inverse**-0.5 if math.isfinite(inverse) else 0.0

@@ -44,13 +44,17 @@ class ConditionNumber:
     method: str
     status: str
 
+    @property
+    def sign(self) -> str:
+        """`"≥"` where κ is at least the value, `"~"` where it is about that, else nothing."""
+        return {UNRESOLVED: "≥", LOWER_BOUND: "≥", SAMPLE: "~"}.get(self.status, "")
+
     def __str__(self) -> str:
         if self.value is None:
             return f"σ_max {self.sigma_max:.3g} ({self.status})"
         if self.status == DEFICIENT:
             return f"{self.value:.3g} (rank {self.rank} of {self.structural_rank})"
-        least = "≥ " if self.status in (UNRESOLVED, LOWER_BOUND) else "~ " if self.status == SAMPLE else ""
-        return f"{least}{self.value:.3g}" + ("" if self.status == OK else f" ({self.status})")
+        return f"{self.sign} {self.value:.3g}".strip() + ("" if self.status == OK else f" ({self.status})")
 
 
 @dataclass(frozen=True)

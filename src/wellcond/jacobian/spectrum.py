@@ -23,7 +23,8 @@ from wellcond.jacobian.head import Head
 from wellcond.jacobian.matrix_free import largest_singular_value
 from wellcond.jacobian.measured import Measured, by_factor, by_gram
 from wellcond.jacobian.result import DEFICIENT, LARGEST, LOWER_BOUND, OK, SAMPLE, UNRESOLVED, ConditionNumber
-from wellcond.jacobian.structure import column_rank, known_rank
+from wellcond.jacobian.structure import known_rank
+from wellcond.linalg import matrix_rank
 
 SIDE, VERTICAL = "side-by-side", "vertical"
 METHODS = ("auto", "gram", "factor", "matrix-free")
@@ -239,7 +240,7 @@ def _certified(head: Head, convention: str) -> bool:
         return False
     q, k, _ = head.project()
     mixed = (head.mixing.probabilities(q, k)[:, 0] @ head.tokens["value"]).flatten(0, 1)
-    return column_rank(mixed) == len(mixed)
+    return matrix_rank(mixed) == len(mixed)
 
 
 def _largest_only(head: Head, rows: Tensor, convention: str) -> ConditionNumber:

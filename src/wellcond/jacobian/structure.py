@@ -6,9 +6,9 @@ import torch
 from torch import Tensor
 
 from wellcond.attention.replay import Softmax
-from wellcond.jacobian.closed import mapped
-from wellcond.jacobian.head import EPS, Head
-from wellcond.linalg import singular_values
+from wellcond.jacobian.closed import is_identity
+from wellcond.jacobian.head import Head
+from wellcond.linalg import matrix_rank
 
 
 def known_rank(head: Head, rows: int) -> int | None:
@@ -31,14 +31,14 @@ def known_rank(head: Head, rows: int) -> int | None:
     if softmax.bias is not None and not float(softmax.bias.abs().max()) < 30:  # a key may be hidden
         return None
     q, k, _ = head.project()
-    if mapped(softmax.query_map, q)[1] is not None or mapped(softmax.key_map, k)[1] is not None:
+    if not (is_identity(softmax.query_map, q) and is_identity(softmax.key_map, k)):
         return None
     if any(len(sequence.unique(dim=0)) < len(sequence) for sequence in x):  # equal tokens give equal rows of J
         return None
     d, d_v = head.weights["query"].shape[1], head.value_width
     if x.shape[1] <= d:  # too few keys for M and G to have full rank
-        return rows * d_v if column_rank(x.flatten(0, 1), head.resolution) == x[..., 0].numel() else None
-    r, shifts = column_rank(x.flatten(0, 1), head.resolution), _shifts(x, head.resolution)
+        return rows * d_v if matrix_rank(x.flatten(0, 1), head.resolution) == x[..., 0].numel() else None
+    r, shifts = matrix_rank(x.flatten(0, 1), head.resolution), _shifts(x, head.resolution)
     if r < d or r - shifts < d_v:  # the weights have directions that the tokens do not reach
         return None
     if isinstance(softmax.scale, Tensor) and softmax.scale.ndim and softmax.scale.shape[-1] > 1:
@@ -48,15 +48,9 @@ def known_rank(head: Head, rows: int) -> int | None:
     return min(rows * d_v, 2 * r * d + r * d_v - gauge - d * shifts)
 
 
-def column_rank(x: Tensor, eps: float = EPS) -> int:
-    """The numerical rank of a matrix whose entries have this relative rounding."""
-    sigma = singular_values(x)
-    return int((sigma > sigma[0] * max(x.shape) * eps).sum())
-
-
 def _shifts(x: Tensor, eps: float) -> int:
     """Dimension of the vectors in the span of the tokens, `(B, N, D)`, that are constant within each sequence."""
     indicators = torch.eye(len(x), dtype=x.dtype, device=x.device).repeat_interleave(x.shape[1], 0)
     flat = x.flatten(0, 1)
     scaled = flat / flat.abs().max().clamp_min(torch.finfo(x.dtype).tiny)
-    return column_rank(scaled, eps) + len(x) - column_rank(torch.cat([scaled, indicators], 1), eps)
+    return matrix_rank(scaled, eps) + len(x) - matrix_rank(torch.cat([scaled, indicators], 1), eps)

@@ -11,7 +11,7 @@ from collections.abc import Iterable
 import torch
 from torch import Tensor
 
-from wellcond.linalg import solve_lower
+from wellcond.linalg import solve_triangle
 
 PANEL = 192
 
@@ -59,6 +59,6 @@ def _absorb_(r: Tensor, rows: Tensor) -> None:
         inverse = (top.mT @ top + below.mT @ below).triu(1)
         inverse.diagonal().copy_(torch.where(turned, tau, 1.0).reciprocal())
         head, tail = r[left:right, right:], rows[:, right:]
-        inner = solve_lower(inverse.mT, top.mT @ head + below.mT @ tail)
+        inner = solve_triangle(inverse, top.mT @ head + below.mT @ tail, transposed=True)
         head.sub_(top @ inner)
         tail.addmm_(below, inner, alpha=-1.0)

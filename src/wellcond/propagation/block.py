@@ -7,9 +7,11 @@ $|g_t|^2$ and b that of $g_t \cdot g_u$, for g the gradient of the loss with res
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import torch
+from torch import Tensor
 
 from wellcond.propagation.kernels import Kernel
 from wellcond.propagation.statistics import Attention, Statistics
@@ -47,6 +49,8 @@ class State:
     attention: Attention
     middle: tuple[float, float]  # (q, p) between the two halves, after a post-norm
     raw_middle: float  # q before that post-norm
+    hidden: tuple[float, float]  # (q, p) of what the activation reads
+    activated: tuple[float, float]  # and of what it gives
     raw_end: float
 
 
@@ -67,16 +71,17 @@ def forward(
         q_add = a.coherent * p_in + a.incoherent * spread * seen.participation + a.bias
         p_add = a.coherent * p_in + a.incoherent * spread * seen.overlap + a.bias
     along = 2 * a.skip_attention * a.trace * (math.sqrt(q) if a.norm == "pre" else 1.0)
-    other = (1 - seen.own) / (a.tokens - 1) if a.tokens > 1 else 0.0
+    other = (1 - seen.own) / (a.tokens - 1)
     q_mid = a.skip_attention**2 * q + q_add + along * (p_in + spread * seen.own)
     p_mid = a.skip_attention**2 * p + p_add + along * (p_in + spread * other)
     raw_middle = q_mid
     q_mid, p_mid = _settle(q_mid, p_mid, a.norm)
     q_in, p_in = _read(q_mid, p_mid, a.norm)
-    q_one, p_one = a.mlp[0] * q_in + a.bias, a.mlp[0] * p_in + a.bias
-    q_end = a.skip_mlp**2 * q_mid + a.mlp[1] * _at(kernel.value, q_one, q_one) + a.bias
-    p_end = a.skip_mlp**2 * p_mid + a.mlp[1] * _at(kernel.value, q_one, p_one) + a.bias
-    state = State(q, p, seen, (q_mid, p_mid), raw_middle, q_end)
+    hidden = (a.mlp[0] * q_in + a.bias, a.mlp[0] * p_in + a.bias)
+    activated = _at(kernel.value, *hidden)
+    q_end = a.skip_mlp**2 * q_mid + a.mlp[1] * activated[0] + a.bias
+    p_end = a.skip_mlp**2 * p_mid + a.mlp[1] * activated[1] + a.bias
+    state = State(q, p, seen, (q_mid, p_mid), raw_middle, hidden, activated, q_end)
     return *_settle(q_end, p_end, a.norm), state
 
 
@@ -108,9 +113,8 @@ def backward(
     if m.norm == "post":
         a, b = a / state.raw_end, b / state.raw_end
     q_in, p_in = _read(q, p, m.norm)
-    q_one, p_one = m.mlp[0] * q_in + m.bias, m.mlp[0] * p_in + m.bias
-    own, cross = _at(kernel.slope, q_one, q_one), _at(kernel.slope, q_one, p_one)
-    second = _at(kernel.value, q_one, q_one) * a + _at(kernel.value, q_one, p_one) * (n - 1) * b
+    own, cross = _at(kernel.slope, *state.hidden)
+    second = state.activated[0] * a + state.activated[1] * (n - 1) * b
     first = m.mlp[1] * (own * q_in * a + cross * p_in * (n - 1) * b)
     scale = m.mlp[0] * m.mlp[1] / (q if m.norm == "pre" else 1.0)
     a, b = a * (m.skip_mlp**2 + scale * own), b * (m.skip_mlp**2 + scale * cross)
@@ -128,12 +132,12 @@ def backward(
     query = math.sqrt(heat) * gain * spread**2 * (q_in * r * a + p_in * s * (n - 1) * b)
     value = (passed * p_in + spread * (y - less)) * a + (passed * p_in + spread * (x - less)) * (n - 1) * b
     a_value = gain * ((y - less) * a + (n - 1) * (x - less) * b)
-    b_value = (passed * gain * (a + (n - 1) * b) - a_value) / max(n - 1, 1)
+    b_value = (passed * gain * (a + (n - 1) * b) - a_value) / (n - 1)
     a_query, b_query = heat * gain * spread**2 * r * a, heat * gain * spread**2 * s * b
     a_key = heat * gain * spread * (q_in * r * a + p_in * (n - 1) * s * b)
     factor = 1 / state.q if m.norm == "pre" else 1.0
     before_a = m.skip_attention**2 * a + factor * (a_value + a_query + a_key)
-    before_b = m.skip_attention**2 * b + factor * (b_value + b_query - a_key / max(n - 1, 1))
+    before_b = m.skip_attention**2 * b + factor * (b_value + b_query - a_key / (n - 1))
     return before_a, before_b, Gradients(query, value, (first, second))
 
 
@@ -148,6 +152,7 @@ def _settle(q: float, p: float, norm: str) -> tuple[float, float]:
     return (1.0, p / q) if norm == "post" else (q, p)
 
 
-def _at(f: object, q: float, p: float) -> float:
-    assert callable(f)
-    return float(f(torch.tensor(q, dtype=torch.float64), torch.tensor(p, dtype=torch.float64)))
+def _at(moment: Callable[[Tensor, Tensor], Tensor], q: float, p: float) -> tuple[float, float]:
+    """A kernel at (q, q) and at (q, p)."""
+    own, cross = moment(torch.tensor([q, q], dtype=torch.float64), torch.tensor([q, p], dtype=torch.float64)).tolist()
+    return own, cross

@@ -8,11 +8,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
-import torch
-
 from wellcond.errors import WellcondError
 from wellcond.propagation.block import Architecture, State, backward, forward
-from wellcond.propagation.kernels import Activation, Kernel, kernel
+from wellcond.propagation.kernels import Activation, kernel
 from wellcond.propagation.statistics import asymptotic, finite
 from wellcond.propagation.verdict import Thresholds, phases, words
 
@@ -154,7 +152,7 @@ def propagate(
         sizes.append(q)
         cosines.append(p / q if q > 0 else 1.0)
     a, b = (1.0, 0.0) if loss == "token" else (1.0, 1.0)
-    floors = _floors(width, states, architecture, moments) if width else [0.0] * depth
+    floors = _floors(width, states, architecture) if width else [0.0] * depth
     streams, gradients = [a], []
     for state, floor in zip(reversed(states), reversed(floors), strict=True):
         a, b, found = backward(a, b, state, architecture, moments, floor)
@@ -181,24 +179,17 @@ def propagate(
     return replace(bare, phase=phase, verdict=words(phase))
 
 
-def _floors(width: int, states: list[State], architecture: Architecture, moments: Kernel) -> list[float]:
+def _floors(width: int, states: list[State], architecture: Architecture) -> list[float]:
     """The relative variance of the tokens' overlaps before each block: 1/D for random tokens, more with depth."""
     found, w = [], 1 / width
     for state in states:
         found.append(w)
-        q, p = state.middle
-        q_in, p_in = (1.0, p / q) if architecture.norm == "pre" else (q, p)
-        one = [architecture.mlp[0] * v + architecture.bias for v in (q_in, p_in)]
-        k = [float(moments.value(_tensor(one[0]), _tensor(v))) for v in one]
-        branch, stream = architecture.mlp[1] * (k[0] - k[1]), architecture.skip_mlp**2 * max(q - p, 0.0)
+        (q, p), (own, cross) = state.middle, state.activated
+        branch, stream = architecture.mlp[1] * (own - cross), architecture.skip_mlp**2 * max(q - p, 0.0)
         if stream + branch > 0:
             # The MLP's hidden layer is taken to be four times as wide as the stream.
             w += (2 * stream * branch + branch**2 * 1.25) / (width * (stream + branch) ** 2)
     return found
-
-
-def _tensor(value: float) -> torch.Tensor:
-    return torch.tensor(value, dtype=torch.float64)
 
 
 CHOICES = {

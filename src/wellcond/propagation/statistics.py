@@ -51,7 +51,6 @@ def finite(tokens: int, head_dim: int | None = None) -> Statistics:
     """Exact for T tokens; with `head_dim`, averaged over how far query norms scatter in that many dimensions."""
 
     def at(deviation: float, correlation: float, shift: float) -> Attention:
-        log = math.log(tokens) if tokens > 1 else 1.0
         points = [(1.0, 1.0)] if head_dim is None else _norms(head_dim)
         rows = [(weight, exact_row(deviation * scale, tokens, shift)) for scale, weight in points]
         y = sum(weight * row.participation for weight, row in rows)
@@ -66,7 +65,7 @@ def finite(tokens: int, head_dim: int | None = None) -> Statistics:
         if shift:  # both rows may attend to themselves, which they never do in the same column
             x = (1 - own) ** 2 * x + 2 * own * (1 - own) / tokens
             s = (1 - own) ** 2 * s
-        return Attention(y, x, entropy / log, own, r, s)
+        return Attention(y, x, entropy / math.log(tokens), own, r, s)
 
     return at
 

@@ -11,12 +11,12 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from wellcond.diagnose.records import SCHEMA
+from wellcond.diagnose.records import ROLES, SCHEMA
 from wellcond.errors import WellcondError
 from wellcond.report.atomic import write_bytes
 from wellcond.report.averages import over_seeds
 from wellcond.report.panels import NAMES, Grid, label_colours, panel_figure
-from wellcond.report.runs import ROLES, Series, read_runs
+from wellcond.report.runs import Series, read_runs
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

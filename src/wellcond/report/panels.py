@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 
-from wellcond.report.runs import ROLES, STORED, USED, Series
+from wellcond.diagnose.records import ROLES
+from wellcond.report.runs import STORED, USED, Series
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from typing import Any
 
-from wellcond.jacobian.result import DEFICIENT, SAMPLE, ConditionNumber
+from wellcond.jacobian.result import DEFICIENT, ConditionNumber
 
 SYMBOLS = {"query": "W_Q", "key": "W_K", "value": "W_V", "output": "W_O"}
 SHARED = ("key", "value")  # roles whose heads several query heads share in grouped-query attention
@@ -130,10 +130,9 @@ def _cell(value: float, detail: str = "") -> _Cell:
 
 def _condition(fields: dict[str, Any], detail: str) -> _Cell:
     """κ as `ConditionNumber` writes it: ≥ where it is only bounded from below, the rank where that is too low."""
-    text = str(ConditionNumber(**fields))
-    marks = {DEFICIENT: BELOW_RANK, SAMPLE: "~"}
-    mark = marks.get(fields["status"], "≥" if text.startswith("≥") else "")
-    return _Cell(finite(fields["value"]), text, detail, mark)
+    condition = ConditionNumber(**fields)
+    mark = BELOW_RANK if condition.status == DEFICIENT else condition.sign
+    return _Cell(finite(condition.value), str(condition), detail, mark)
 
 
 def _measured(record: dict[str, Any]) -> str:

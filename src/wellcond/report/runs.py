@@ -10,11 +10,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from wellcond.diagnose.records import SCHEMA
+from wellcond.diagnose.records import ROLES, SCHEMA
 from wellcond.errors import WellcondError
 from wellcond.jacobian.result import DEFICIENT, LOWER_BOUND, OK, UNRESOLVED
 
-ROLES = ("query", "key", "value")  # those that the papers plot
 STORED, USED = "W", "W + C"
 
 

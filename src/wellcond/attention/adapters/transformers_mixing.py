@@ -38,9 +38,8 @@ class SinkSoftmax(Softmax):
 
     sinks: Tensor
 
-    def probabilities(self, q: Tensor, k: Tensor) -> Tensor:
+    def normalise(self, logits: Tensor) -> Tensor:
         """`(B, H, N, T)`; rows sum to one minus the sink's share."""
-        logits = self.logits(q, k)
         sinks = self.sinks.reshape(1, -1, 1, 1).expand(*logits.shape[:3], 1)
         return torch.cat([logits, sinks], -1).softmax(-1)[..., :-1]
 
