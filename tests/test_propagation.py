@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import time
 from collections.abc import Callable, Iterable, Iterator
 from itertools import pairwise
 from typing import Any
@@ -18,8 +17,9 @@ from torch.nn import functional
 from wellcond.errors import WellcondError
 from wellcond.propagation.kernels import kernel
 from wellcond.propagation.pairs import exact_pair
-from wellcond.propagation.propagate import Propagation, propagate
+from wellcond.propagation.propagate import propagate
 from wellcond.propagation.rows import Row, asymptotic_row, exact_row
+from wellcond.propagation.stack import Propagation
 
 Array = np.ndarray[Any, Any]
 # The trapezoid rule is off by 2|Γ(k + 2πi/h)|/Γ(k), k the power of w: 2e-10 for the k = 4 of E[Y₂²] at h = 0.3 (rows),
@@ -250,13 +250,17 @@ def test_a_row_of_large_scatter_is_one_hot(tokens: int) -> None:
     assert many.entropy == pytest.approx(few.entropy / 2, rel=0.05)
 
 
-def test_the_coldest_row_of_the_specification_takes_no_time() -> None:
-    """W + 10 I on queries and keys of ViT-B: β = 43.6, μ = 640. A row is to cost 6 ms at most; a second is generous."""
-    start = time.process_time()
+def test_the_coldest_row_of_the_specification_is_one_hot() -> None:
+    """W + 10 I on queries and keys of ViT-B: β = 43.6, μ = 640."""
     row = exact_row(43.6 * math.sqrt(math.log(197) * 0.8), 197, 640.0)
-    taken = time.process_time() - start
     assert (row.own, row.participation, row.entropy) == pytest.approx((1.0, 1.0, 0.0), abs=1e-3)
-    assert taken < 1.0
+
+
+@pytest.mark.parametrize(("deviation", "tokens", "shift"), [(20.0, 2, 0.0), (50.0, 256, 30.0), (30.0, 2**80, 0.0)])
+def test_a_cold_row_does_not_depend_on_the_lattice(deviation: float, tokens: int, shift: float) -> None:
+    """Where the scatter is large the lattice is stretched; halving its step changes nothing."""
+    found, fine = exact_row(deviation, tokens, shift), exact_row(deviation, tokens, shift, step=0.15)
+    assert vars(found) == pytest.approx(vars(fine), abs=1e-8)
 
 
 # -------------------------------------------------------------------------------------------- invariants of pairs
@@ -476,7 +480,7 @@ def test_centred_attention_drops_the_bias_of_the_values() -> None:
     kwargs: dict[str, Any] = {"residual_attention": 0.0, "mlp_gain": (0.0, 0.0), "norm": "none", "attention": "centred"}
     plain, biased = propagate(1, 32, 1.5, **kwargs), propagate(1, 32, 1.5, bias=0.3, **kwargs)
     # The bias of the MLP's second matrix remains.
-    assert biased.size[1] == pytest.approx(plain.size[1] + 0.3, rel=1e-12)
+    assert biased.size[1] == pytest.approx(float(plain.size[1]) + 0.3, rel=1e-12)
 
 
 def test_one_block_is_what_the_equations_say() -> None:
@@ -625,12 +629,12 @@ def equicorrelated(tokens: int, width: int, cosine: float, generator: torch.Gene
 
 
 def layer_gradients(
-    draws: int, beta: float, gain: float, cosine: float, loss: str, *, centred: bool = False
+    draws: int, beta: float, gain: float, cosine: float, loss: str, *, centred: bool = False, trace: float = 0.0
 ) -> dict[str, Array]:
     """‖∂L/∂W‖² ÷ (D T), and the mean of ‖∂L/∂x_t‖², of random attention layers; ‖∂L/∂output_t‖ = 1."""
     tokens, width = 64, 128
     g = torch.Generator().manual_seed(6)
-    found: dict[str, list[float]] = {"query": [], "key": [], "value": [], "stream": []}
+    found: dict[str, list[float]] = {"query": [], "key": [], "value": [], "stream": [], "size": [], "common": []}
     scale = math.sqrt(beta * math.sqrt(math.log(tokens)) / width)  # of an entry: σ_a² = (scale² D)²
     for _ in range(draws):
         x = equicorrelated(tokens, width, cosine, g, torch.float64).requires_grad_()
@@ -638,18 +642,22 @@ def layer_gradients(
             (s * torch.randn(width, width, generator=g, dtype=torch.float64)).requires_grad_()
             for s in (scale, scale, math.sqrt(gain / width))
         )
+        v = (v.detach() + trace * torch.eye(width, dtype=torch.float64)).requires_grad_()
         a = torch.softmax((x @ q.mT) @ (x @ k.mT).mT / math.sqrt(width), dim=-1)
         out = x + (a - 1 / tokens if centred else a) @ (x @ v.mT)
         gamma = torch.randn(1 if loss == "pooled" else tokens, width, generator=g, dtype=torch.float64)
         gamma = functional.normalize(gamma, dim=-1).expand(tokens, width)
         grads = torch.autograd.grad((out * gamma).sum(), (q, k, v, x))
-        for name, grad in zip(found, grads, strict=True):
+        gram = (out @ out.mT).detach() / width
+        found["size"].append(float(gram.diagonal().mean()))
+        found["common"].append(float((gram.sum() - gram.diagonal().sum()) / (tokens * (tokens - 1))))
+        for name, grad in zip(("query", "key", "value", "stream"), grads, strict=True):
             per = tokens if name == "stream" else width * tokens
             found[name].append(float(grad.square().sum()) / per)
     return {name: np.array(values) for name, values in found.items()}
 
 
-def one_layer(beta: float, gain: float, cosine: float, loss: str, **kwargs: Any) -> Propagation:
+def one_layer(beta: float, gain: Any, cosine: float, loss: str, **kwargs: Any) -> Propagation:
     """A block whose MLP does nothing."""
     return propagate(1, 64, beta, gain, (0.0, 0.0), norm="none", cosine=cosine, loss=loss, **kwargs)
 
@@ -673,7 +681,7 @@ def agree(sample: dict[str, Array], found: Propagation, names: Iterable[str], sl
     predicted = {"query": found.query_gradient, "key": found.query_gradient, "value": found.value_gradient}
     predicted["stream"] = found.stream_gradient
     for name in names:
-        within(sample[name] / predicted[name][0], 1.0, slack)
+        within(sample[name] / float(predicted[name][0]), 1.0, slack)
 
 
 @pytest.mark.parametrize("beta", [0.5, 1.0, 2.0])
@@ -698,6 +706,20 @@ def test_autograd_finds_the_gradients_predicted_of_centred_attention(loss: str) 
     sample = layer_gradients(32, 1.0, 0.5, 0.4, loss, centred=True)
     found = one_layer(1.0, 0.5, 0.4, loss, attention="centred")
     agree(sample, found, ("query", "value", "stream"), 0.1)
+
+
+@pytest.mark.parametrize("loss", ["token", "pooled"])
+@pytest.mark.parametrize("attention", ["softmax", "centred"])
+@pytest.mark.parametrize("trace", [-0.4, 0.5])
+def test_a_branch_along_the_skip_is_predicted_there_and_back(loss: str, attention: str, trace: float) -> None:
+    """W_O W_V = G + τ I, as mimetic initialisation and centring have it: the branch is correlated with its skip."""
+    sample = layer_gradients(48, 1.0, 0.3, 0.4, loss, centred=attention == "centred", trace=trace)
+    gain = 0.3 + trace**2
+    # The stream's gradient through values and skip alone: the query's own has a gain of its own.
+    found = one_layer(1.0, (gain, gain, trace), 0.4, loss, attention=attention)
+    within(sample["size"], float(found.size[1]), 0.01)
+    within(sample["common"], float(found.size[1] * found.cosine[1]), 0.01)
+    within(sample["stream"] / float(found.stream_gradient[0]), 1.0, 0.1)
 
 
 @pytest.mark.parametrize("norm", ["pre", "post"])
@@ -734,7 +756,7 @@ def test_autograd_through_a_whole_block_finds_the_gradients_predicted(norm: str,
     predicted = (query, query, found.value_gradient[0], *found.mlp_gradient[0], found.stream_gradient[0])
     for sample, value in zip(np.array(samples).T, predicted, strict=True):
         # A tenth for finite width and for tokens of unequal size, which mean field takes to be equal.
-        within(sample / value, 1.0, 0.1)
+        within(sample / float(value), 1.0, 0.1)
 
 
 def test_finite_width_keeps_diffuse_query_gradients_from_vanishing() -> None:
@@ -800,7 +822,7 @@ def errors(
                     said = propagate(
                         depth, tokens, beta, 0.2, (0.2, 0.2), 4e-4, norm=norm, activation=activation, theory=theory
                     ).cosine
-                    into[norm, activation, beta] = float(np.abs(seen - said)[1:].mean())
+                    into[norm, activation, beta] = float(np.abs(seen - said.numpy())[1:].mean())
     return found
 
 

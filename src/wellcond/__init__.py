@@ -11,7 +11,9 @@ from wellcond.files import load_weights_, save_weights
 from wellcond.initialise import init_, plan
 from wellcond.models import build_model
 from wellcond.planning import Entry, Plan
-from wellcond.propagation.propagate import Propagation, propagate
+from wellcond.propagation.diagram import Diagram, trainability
+from wellcond.propagation.propagate import propagate
+from wellcond.propagation.stack import Propagation
 from wellcond.schemes.base import Scheme, SchemeInfo, schemes
 from wellcond.spectral.condition import condition_
 from wellcond.spectral.cost import Cost
@@ -55,8 +57,10 @@ __all__ = [
     "diagnose",
     "jacobian",
     # predict
+    "Diagram",
     "Propagation",
     "propagate",
+    "trainability",
     # models by name, weights in files
     "build_model",
     "init_to_files",

@@ -1,88 +1,148 @@
 r"""One Transformer block in mean field: what it does to the size q and the similarity p of tokens, and to gradients.
 
 q is the mean of $|x_t|^2/D$, p the mean of $x_t \cdot x_u/D$ over different tokens. Going back, a is the mean of
-$|g_t|^2$ and b that of $g_t \cdot g_u$, for g the gradient of the loss with respect to the stream.
+$|g_t|^2$ and b that of $g_t \cdot g_u$, for g the gradient of the loss with respect to the stream. All of them, and the
+gains, may be tensors: every cell of a diagram is one element.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
 from wellcond.propagation.kernels import Kernel
-from wellcond.propagation.statistics import Attention, Statistics
+from wellcond.propagation.statistics import Attention, Statistics, Value
 
 
 @dataclass(frozen=True)
 class Architecture:
-    """What all blocks share; see `wc.propagate` for the meaning of each."""
+    """What one block is made of; see `wc.propagate` for the meaning of each."""
 
     tokens: int
-    beta: float
-    incoherent: float  # gain of what differs between tokens, Σ_h |W_O^h W_V^h|² / D
-    coherent: float  # gain of what they have in common, |Σ_h W_O^h W_V^h|² / D
-    trace: float  # tr(Σ_h W_O^h W_V^h) / D: how far the branch is along the skip
-    mlp: tuple[float, float]
-    bias: float
-    skip_attention: float
-    skip_mlp: float
-    norm: str
-    centred: bool
-    self_bias: float
+    beta: Value
+    incoherent: Value  # gain of what differs between tokens, Σ_h |W_O^h W_V^h|² / D
+    coherent: Value  # gain of what they have in common, |Σ_h W_O^h W_V^h|² / D
+    kernel: Kernel
+    trace: Value = 0.0  # tr(Σ_h W_O^h W_V^h) / D: how far the branch is along the skip
+    mlp: tuple[Value, Value] = (1.0, 1.0)
+    bias: tuple[Value, Value, Value] = (0.0, 0.0, 0.0)  # variances: of attention's output, the MLP's hidden and output
+    offset: tuple[Value, Value] = (0.0, 0.0)  # mean square of the bias of the norm before attention, and the MLP
+    skip_attention: Value = 1.0
+    skip_mlp: Value = 1.0
+    norm: str = "pre"
+    centred: bool = False
+    self_bias: Value = 0.0
 
     @property
-    def temperature(self) -> float:
+    def temperature(self) -> Value:
         """σ_a² = β² log T, the variance of a logit of unit tokens."""
         return self.beta**2 * math.log(self.tokens)
 
 
 @dataclass(frozen=True)
 class State:
-    """The stream before a block, and what happens inside."""
+    """The stream before a block, and what happens inside; pairs are (q, p)."""
 
-    q: float
-    p: float
+    stream: tuple[Value, Tensor]
+    read: tuple[Value, Tensor]  # by attention
     attention: Attention
-    middle: tuple[float, float]  # (q, p) between the two halves, after a post-norm
-    raw_middle: float  # q before that post-norm
-    hidden: tuple[float, float]  # (q, p) of what the activation reads
-    activated: tuple[float, float]  # and of what it gives
-    raw_end: float
+    middle: tuple[Value, Tensor]  # between the two halves, after a post-norm
+    raw_middle: Tensor  # q before that post-norm
+    read_mlp: tuple[Value, Tensor]
+    activated: tuple[Tensor, Tensor]  # what the activation gives
+    slopes: tuple[Tensor, Tensor]  # E[φ'(u)²], E[φ'(u)φ'(v)]
+    raw_end: Tensor
 
 
-def forward(
-    q: float, p: float, architecture: Architecture, kernel: Kernel, statistics: Statistics
-) -> tuple[float, float, State]:
-    """(q, p) after one block, and its state."""
-    a = architecture
-    q_in, p_in = _read(q, p, a.norm)
-    spread = max(q_in - p_in, 0.0)
-    deviation = math.sqrt(max(a.temperature * q_in * spread, 0.0))
-    correlation = min(1.0, p_in / q_in) if q_in > 0 else 1.0
-    seen = statistics(deviation, correlation, spread * a.self_bias)
-    if a.centred:
-        q_add = a.incoherent * spread * (seen.participation - 1 / a.tokens)
-        p_add = a.incoherent * spread * (seen.overlap - 1 / a.tokens)
+def forward(q: Value, p: Tensor, m: Architecture, statistics: Statistics) -> tuple[Value, Tensor, State]:
+    """(q, p) after a block, and its state; a q that is 1 everywhere is the number 1."""
+    stream = (q, p)
+    q_in, p_in = read = _read(q, p, m.norm, m.offset[0])
+    spread = (q_in - p_in).clamp_min(0.0)
+    seen = statistics((m.temperature * q_in * spread).sqrt(), cosine_of(q_in, p_in), spread * m.self_bias)
+    if m.centred:
+        q_add = m.incoherent * spread * (seen.participation - 1 / m.tokens)
+        p_add = m.incoherent * spread * (seen.overlap - 1 / m.tokens)
     else:
-        q_add = a.coherent * p_in + a.incoherent * spread * seen.participation + a.bias
-        p_add = a.coherent * p_in + a.incoherent * spread * seen.overlap + a.bias
-    along = 2 * a.skip_attention * a.trace * (math.sqrt(q) if a.norm == "pre" else 1.0)
-    other = (1 - seen.own) / (a.tokens - 1)
-    q_mid = a.skip_attention**2 * q + q_add + along * (p_in + spread * seen.own)
-    p_mid = a.skip_attention**2 * p + p_add + along * (p_in + spread * other)
-    raw_middle = q_mid
-    q_mid, p_mid = _settle(q_mid, p_mid, a.norm)
-    q_in, p_in = _read(q_mid, p_mid, a.norm)
-    hidden = (a.mlp[0] * q_in + a.bias, a.mlp[0] * p_in + a.bias)
-    activated = _at(kernel.value, *hidden)
-    q_end = a.skip_mlp**2 * q_mid + a.mlp[1] * activated[0] + a.bias
-    p_end = a.skip_mlp**2 * p_mid + a.mlp[1] * activated[1] + a.bias
-    state = State(q, p, seen, (q_mid, p_mid), raw_middle, hidden, activated, q_end)
-    return *_settle(q_end, p_end, a.norm), state
+        common, differing = m.coherent * p_in + m.bias[0], m.incoherent * spread
+        q_add, p_add = common + differing * seen.participation, common + differing * seen.overlap
+    q, p = m.skip_attention**2 * q + q_add, m.skip_attention**2 * p + p_add
+    if isinstance(m.trace, Tensor) or m.trace:
+        along = 2 * m.skip_attention * m.trace * (stream[0] ** 0.5 if m.norm == "pre" else 1.0)
+        own, other = _mean_weights(seen.own, m)
+        passed = 0.0 if m.centred else 1.0
+        q, p = q + along * (passed * p_in + spread * own), p + along * (passed * p_in + spread * other)
+    raw_middle = q
+    q, p = middle = _settle(q, p, m.norm)
+    q_in, p_in = read_mlp = _read(q, p, m.norm, m.offset[1])
+    hidden = torch.as_tensor(m.mlp[0] * q_in + m.bias[1], dtype=p.dtype, device=p.device)
+    (k_own, s_own), (k_cross, s_cross) = (
+        m.kernel.moments(hidden, hidden),
+        m.kernel.moments(hidden, m.mlp[0] * p_in + m.bias[1]),
+    )
+    q = m.skip_mlp**2 * q + (m.mlp[1] * k_own + m.bias[2])
+    p = m.skip_mlp**2 * p + (m.mlp[1] * k_cross + m.bias[2])
+    state = State(stream, read, seen, middle, raw_middle, read_mlp, (k_own, k_cross), (s_own, s_cross), q)
+    return *_settle(q, p, m.norm), state
+
+
+@dataclass(frozen=True)
+class Transfer:
+    """What a block does to (a, b) on its way back: its MLP half multiplies each, then attention's half mixes them."""
+
+    mlp: tuple[Tensor, Tensor]
+    attention: tuple[tuple[Tensor, Tensor], tuple[Tensor, Tensor]]
+
+    def back(self, a: Value, b: Value) -> tuple[Tensor, Tensor]:
+        """(a, b) before the block from (a, b) behind it."""
+        a, b = self.mlp[0] * a, self.mlp[1] * b
+        (aa, ab), (ba, bb) = self.attention
+        return aa * a + ab * b, ba * a + bb * b
+
+    def ahead(self, row: tuple[Value, Value]) -> tuple[Tensor, Tensor]:
+        """The coefficients with which (a, b) *behind* the block enter the input's a, from those before it.
+
+        Taken block by block from the input they give the gradient's growth at every depth, and nothing is stored.
+        """
+        (aa, ab), (ba, bb) = self.attention
+        return (row[0] * aa + row[1] * ba) * self.mlp[0], (row[0] * ab + row[1] * bb) * self.mlp[1]
+
+
+def transfer(state: State, m: Architecture, floor: Value = 0.0) -> Transfer:
+    """How gradients pass a block.
+
+    `floor` is the relative variance of the tokens' overlaps, 1/D for random tokens: they keep the query's gradient from
+    vanishing with T where attention is diffuse.
+    """
+    n = m.tokens
+    scale = m.mlp[0] * m.mlp[1] / (state.middle[0] if m.norm == "pre" else 1.0)
+    own, cross = (m.skip_mlp**2 + scale * slope for slope in state.slopes)
+    if m.norm == "post":
+        normed = state.raw_end * state.raw_middle
+        own, cross = own / normed, cross / normed
+    q_in, p_in = state.read
+    spread = (q_in - p_in).clamp_min(0.0)
+    r, s = _with_floor(state.attention, floor)
+    # Centred rows sum to zero: 1/T is taken off both moments, and nothing common passes.
+    less, passed = (1 / n, 0.0) if m.centred else (0.0, 1.0)
+    factor = m.incoherent / state.stream[0] if m.norm == "pre" else m.incoherent
+    value_a = state.attention.participation - less
+    value_b = (n - 1) * (state.attention.overlap - less)
+    key = m.temperature * spread
+    key_a, key_b = key * q_in * r, key * p_in * s
+    aa = m.skip_attention**2 + factor * (value_a + key * spread * r + key_a)
+    ab = factor * (value_b + (n - 1) * key_b)
+    ba = factor * (passed - value_a - key_a) / (n - 1)
+    bb = m.skip_attention**2 + factor * (passed - value_b / (n - 1) + key * spread * s - key_b)
+    if isinstance(m.trace, Tensor) or m.trace:
+        along = 2 * m.skip_attention * m.trace / (state.stream[0] ** 0.5 if m.norm == "pre" else 1.0)
+        mine, other = _mean_weights(state.attention.own, m)
+        aa, ab = aa + along * mine, ab + along * (passed - mine)
+        ba, bb = ba + along * other, bb + along * (passed - other)
+    return Transfer((own, cross), ((aa, ab), (ba, bb)))
 
 
 @dataclass(frozen=True)
@@ -95,64 +155,63 @@ class Gradients:
         mlp: the same of the MLP's two matrices, the second ÷ (d_ff T).
     """
 
-    query: float
-    value: float
-    mlp: tuple[float, float]
+    query: Tensor
+    value: Tensor
+    mlp: tuple[Tensor, Tensor]
 
 
-def backward(
-    a: float, b: float, state: State, architecture: Architecture, kernel: Kernel, floor: float = 0.0
-) -> tuple[float, float, Gradients]:
-    """(a, b) before the block from (a, b) behind it, and the gradients of its weights.
-
-    `floor` is the relative variance of the tokens' overlaps, 1/D for random tokens: they keep the query's gradient from
-    vanishing with T where attention is diffuse.
-    """
-    m, n = architecture, architecture.tokens
-    q, p = state.middle
+def weight_gradients(
+    a: Value, b: Value, state: State, passing: Transfer, m: Architecture, floor: Value = 0.0
+) -> Gradients:
+    """The gradients of a block's weights for (a, b) behind it."""
+    n, seen = m.tokens, state.attention
+    half = passing.mlp[0] * a, passing.mlp[1] * b  # behind attention
     if m.norm == "post":
         a, b = a / state.raw_end, b / state.raw_end
-    q_in, p_in = _read(q, p, m.norm)
-    own, cross = _at(kernel.slope, *state.hidden)
-    second = state.activated[0] * a + state.activated[1] * (n - 1) * b
+    q_in, p_in = state.read_mlp
+    (own, cross), (k_own, k_cross) = state.slopes, state.activated
+    second = k_own * a + k_cross * (n - 1) * b
     first = m.mlp[1] * (own * q_in * a + cross * p_in * (n - 1) * b)
-    scale = m.mlp[0] * m.mlp[1] / (q if m.norm == "pre" else 1.0)
-    a, b = a * (m.skip_mlp**2 + scale * own), b * (m.skip_mlp**2 + scale * cross)
-    if m.norm == "post":
-        a, b = a / state.raw_middle, b / state.raw_middle
-    q_in, p_in = _read(state.q, state.p, m.norm)
-    spread = max(q_in - p_in, 0.0)
-    seen, gain, heat = state.attention, m.incoherent, m.temperature
-    y, x = seen.participation, seen.overlap
-    r, s = seen.row_gradient, seen.pair_gradient
-    if floor and y < 0.1:
-        r, s = r + floor * (1 - y), s + floor * (1 - x)
-    # Centred rows sum to zero: 1/T is taken off both moments, and nothing common passes.
+    a, b = half
+    q_in, p_in = state.read
+    spread = (q_in - p_in).clamp_min(0.0)
+    r, s = _with_floor(seen, floor)
     less, passed = (1 / n, 0.0) if m.centred else (0.0, 1.0)
-    query = math.sqrt(heat) * gain * spread**2 * (q_in * r * a + p_in * s * (n - 1) * b)
-    value = (passed * p_in + spread * (y - less)) * a + (passed * p_in + spread * (x - less)) * (n - 1) * b
-    a_value = gain * ((y - less) * a + (n - 1) * (x - less) * b)
-    b_value = (passed * gain * (a + (n - 1) * b) - a_value) / (n - 1)
-    a_query, b_query = heat * gain * spread**2 * r * a, heat * gain * spread**2 * s * b
-    a_key = heat * gain * spread * (q_in * r * a + p_in * (n - 1) * s * b)
-    factor = 1 / state.q if m.norm == "pre" else 1.0
-    before_a = m.skip_attention**2 * a + factor * (a_value + a_query + a_key)
-    before_b = m.skip_attention**2 * b + factor * (b_value + b_query - a_key / (n - 1))
-    return before_a, before_b, Gradients(query, value, (first, second))
+    query = m.temperature**0.5 * m.incoherent * spread**2 * (q_in * r * a + p_in * s * (n - 1) * b)
+    value_a = passed * p_in + spread * (seen.participation - less)
+    value_b = passed * p_in + spread * (seen.overlap - less)
+    return Gradients(query, value_a * a + value_b * (n - 1) * b, (first, second))
 
 
-def _read(q: float, p: float, norm: str) -> tuple[float, float]:
-    """What a branch reads: with a norm before it, tokens of unit size."""
-    return (1.0, p / q) if norm == "pre" else (q, p)
+def _mean_weights(own: Value, m: Architecture) -> tuple[Value, Value]:
+    """The mean weight of the own token, and of another; less 1/T where attention is centred."""
+    other, less = (1 - own) / (m.tokens - 1), 1 / m.tokens if m.centred else 0.0
+    return own - less, other - less
 
 
-def _settle(q: float, p: float, norm: str) -> tuple[float, float]:
+def _with_floor(seen: Attention, floor: Value) -> tuple[Value, Value]:
+    """R and S, raised where attention is diffuse by what finite width adds."""
+    if not isinstance(floor, Tensor) and not floor:
+        return seen.row_gradient, seen.pair_gradient
+    diffuse = floor * (seen.participation < 0.1)
+    return (
+        seen.row_gradient + diffuse * (1 - seen.participation),
+        seen.pair_gradient + diffuse * (1 - seen.overlap),
+    )
+
+
+def _read(q: Value, p: Tensor, norm: str, offset: Value) -> tuple[Value, Tensor]:
+    """What a branch reads: with a norm before it, tokens of unit size, and the norm's own bias in common."""
+    return (1.0 + offset, p / q + offset) if norm == "pre" else (q, p)
+
+
+def _settle(q: Tensor, p: Tensor, norm: str) -> tuple[Value, Tensor]:
     """What a half leaves on the stream: with a norm behind it, tokens of unit size; p ≤ q whatever rounding says."""
-    p = min(p, q)
-    return (1.0, p / q) if norm == "post" else (q, p)
+    return (1.0, (p / q).clamp_max(1.0)) if norm == "post" else (q, torch.minimum(p, q))
 
 
-def _at(moment: Callable[[Tensor, Tensor], Tensor], q: float, p: float) -> tuple[float, float]:
-    """A kernel at (q, q) and at (q, p)."""
-    own, cross = moment(torch.tensor([q, q], dtype=torch.float64), torch.tensor([q, p], dtype=torch.float64)).tolist()
-    return own, cross
+def cosine_of(q: Value, p: Tensor) -> Tensor:
+    """p/q, at most 1; tokens of no size are alike."""
+    if not isinstance(q, Tensor):
+        return (p / q if q != 1.0 else p).clamp_max(1.0)
+    return torch.where(q > 0, p / q, 1.0).clamp_max(1.0)

@@ -17,6 +17,7 @@ from wellcond.errors import WellcondError
 NODES, REACH = 65, 8.6  # of the uniform rule, which beats Gauss–Hermite on functions that level off, such as tanh
 
 Activation = str | Callable[[Tensor], Tensor]
+Moment = Callable[[Tensor, Tensor], Tensor]
 
 
 @dataclass(frozen=True)
@@ -26,10 +27,16 @@ class Kernel:
     Args:
         value: E[φ(u)φ(v)].
         slope: E[φ'(u)φ'(v)].
+        both: the two at once, where they share work.
     """
 
-    value: Callable[[Tensor, Tensor], Tensor]
-    slope: Callable[[Tensor, Tensor], Tensor]
+    value: Moment
+    slope: Moment
+    both: Callable[[Tensor, Tensor], tuple[Tensor, Tensor]] | None = None
+
+    def moments(self, q: Tensor, p: Tensor) -> tuple[Tensor, Tensor]:
+        """The value and the slope."""
+        return self.both(q, p) if self.both is not None else (self.value(q, p), self.slope(q, p))
 
 
 def kernel(activation: Activation) -> Kernel:
@@ -48,18 +55,41 @@ def kernel(activation: Activation) -> Kernel:
     return Kernel(_quadrature(activation), _quadrature(_derivative(activation)))
 
 
+def gated(gate: Kernel, ratio: float) -> Kernel:
+    r"""The kernels of $\phi(g) \cdot u$, as in SwiGLU: of the gate's (q, p), u having `ratio` times its moments.
+
+    Gate and u are independent, so $K = K_\phi \cdot rp$ and $\partial K/\partial p = K_{\phi'} rp + K_\phi r$.
+
+    Args:
+        gate: of the activation of the gate.
+        ratio: r, variance gain of the matrix that makes u ÷ that of the gate's.
+
+    >>> one, half = torch.tensor(1.0, dtype=torch.float64), torch.tensor(0.5, dtype=torch.float64)
+    >>> round(float(gated(kernel("relu"), 2.0).value(one, half)), 6)
+    0.304499
+    """
+    return Kernel(
+        lambda q, p: gate.value(q, p) * ratio * p, lambda q, p: gate.slope(q, p) * ratio * p + gate.value(q, p) * ratio
+    )
+
+
 def _cosine(q: Tensor, p: Tensor) -> Tensor:
     return (p / q.clamp_min(torch.finfo(torch.float64).tiny)).clamp(-1.0, 1.0)
 
 
-def _relu(q: Tensor, p: Tensor) -> Tensor:
-    """The arc-cosine kernel (Cho & Saul 2009)."""
+def _relu_both(q: Tensor, p: Tensor) -> tuple[Tensor, Tensor]:
+    """The arc-cosine kernels of first and zeroth order (Cho & Saul 2009)."""
     c = _cosine(q, p)
-    return q / (2 * math.pi) * ((1 - c * c).clamp_min(0.0).sqrt() + c * (math.pi - c.acos()))
+    slope = 0.5 - c.acos() / (2 * math.pi)
+    return q * (c * slope + (1 - c * c).sqrt() / (2 * math.pi)), slope
+
+
+def _relu(q: Tensor, p: Tensor) -> Tensor:
+    return _relu_both(q, p)[0]
 
 
 def _relu_slope(q: Tensor, p: Tensor) -> Tensor:
-    return (math.pi - _cosine(q, p).acos()) / (2 * math.pi)
+    return 0.5 - _cosine(q, p).acos() / (2 * math.pi)
 
 
 def _gelu(q: Tensor, p: Tensor) -> Tensor:
@@ -71,10 +101,10 @@ def _gelu(q: Tensor, p: Tensor) -> Tensor:
 
 def _gelu_slope(q: Tensor, p: Tensor) -> Tensor:
     """∂K/∂p of the above."""
-    with torch.enable_grad():
-        leaf = p.detach().clone().requires_grad_()
-        (slope,) = torch.autograd.grad(_gelu(q, leaf).sum(), leaf)
-    return slope
+    square, ratio = (1 + q) ** 2 - p * p, (1 - q) / (1 + q)
+    f = 0.25 + (p / (1 + q)).asin() / (2 * math.pi)
+    j = 1 / (2 * math.pi * square.sqrt())
+    return f + p * j * (1 + 2 * ratio + (q * q + p * p * ratio) / square)
 
 
 def _erf(q: Tensor, p: Tensor) -> Tensor:
@@ -119,7 +149,7 @@ def _derivative(phi: Callable[[Tensor], Tensor]) -> Callable[[Tensor], Tensor]:
 
 _NAMED: dict[str, Kernel] = {
     "gelu": Kernel(_gelu, _gelu_slope),
-    "relu": Kernel(_relu, _relu_slope),
+    "relu": Kernel(_relu, _relu_slope, _relu_both),
     "erf": Kernel(_erf, _erf_slope),
     "tanh": Kernel(_quadrature(torch.tanh), _quadrature(lambda x: 1 - torch.tanh(x) ** 2)),
 }

@@ -9,7 +9,7 @@ for the highest moment.
 from __future__ import annotations
 
 import math
-from functools import cache
+from functools import cache, lru_cache
 
 import torch
 from torch import Tensor
@@ -17,7 +17,7 @@ from torch import Tensor
 from wellcond.linalg import eigh
 
 STEP = 0.3
-HERMITE = 40
+HERMITE = 40  # nodes at the fine steps; a coarse one wants five digits, for which fewer do
 LARGEST = 700.0  # beyond which exp overflows
 FLAT = -46.0  # below which e^(−e^u) is 1 to double precision
 
@@ -35,7 +35,7 @@ def gaussian(deviation: float, step: float = STEP, wide: float = 9.5) -> tuple[T
     48.0
     """
     if deviation < 2 * step:
-        nodes, weights = _hermite()
+        nodes, weights = _hermite(HERMITE if step < 0.5 else 18)
         return nodes * deviation, weights
     count = math.ceil(wide * deviation / step)
     nodes = step * torch.arange(-count, count + 1, dtype=torch.float64)
@@ -44,9 +44,9 @@ def gaussian(deviation: float, step: float = STEP, wide: float = 9.5) -> tuple[T
 
 
 @cache
-def _hermite() -> tuple[Tensor, Tensor]:
+def _hermite(count: int) -> tuple[Tensor, Tensor]:
     """Gauss–Hermite for the standard normal, from the eigenvalues of its Jacobi matrix (Golub & Welsch 1969)."""
-    off = torch.arange(1, HERMITE, dtype=torch.float64).sqrt()
+    off = torch.arange(1, count, dtype=torch.float64).sqrt()
     values, vectors = eigh(torch.diag(off, 1) + torch.diag(off, -1))
     return values, vectors[0] ** 2
 
@@ -96,6 +96,7 @@ def lower_end(deviation: float, tokens: float, slack: float) -> float:
     return -(deviation**2 / 2 + size) if deviation**2 < 2 * size else -deviation * math.sqrt(2 * size)
 
 
+@lru_cache(maxsize=1024)
 def upper_end(deviation: float, tokens: float, gone: float, step: float = STEP) -> float:
     """Where l^(T−1) has fallen below e^−gone; l falls monotonically, so a coarse scan finds it."""
     high = 6.0 + deviation * 9.5

@@ -71,12 +71,12 @@ def exact_pair(
     wide = max(9.5, math.sqrt(2 * math.log(tokens)) + 6)
     common, weights = _common(math.sqrt(abs(correlation)), max(first, other), step, wide)
     own = math.sqrt(1 - abs(correlation))
-    sign = -1.0 if correlation < 0 else 1.0
-    rows = [
-        _side(s, s * own, c, tokens + n, step, wide)
-        for s, c, n in ((first, first * common, 0.0), (other, sign * other * common, extra))
-    ]
-    (_, left, left_missing), (_, right, right_missing) = rows
+    _, left, left_missing = rows = _side(first, first * own, first * common, tokens, step, wide)
+    if other != first or extra:
+        rows = _side(other, other * own, other * common, tokens + extra, step, wide)
+    _, right, right_missing = rows
+    if correlation < 0:  # the nodes of the common part are symmetric
+        right, right_missing = [f.flip(1) for f in right], right_missing.flip(1)
     n = float(tokens)
 
     def average(a: Tensor, b: Tensor) -> Tensor:
@@ -91,7 +91,7 @@ def exact_pair(
     log_m = log_probability(missing, joint)
     more = torch.zeros(())
     if extra:
-        (l0,), l_missing = powers(rows[1][0], other, (0,), step, wide)
+        (l0,), l_missing = powers(rows[0], other, (0,), step, wide)
         more = extra * log_probability(l_missing, l0)[None, :]
     once, twice = torch.exp((n - 1) * log_m + more), torch.exp(max(n - 2, 0.0) * log_m + more)
     g11 = average(f1, h1)
@@ -106,7 +106,8 @@ def _common(share: float, deviation: float, step: float, wide: float) -> tuple[T
     """Nodes of the common part, in units of the deviation, such that times the deviation they lie on the lattice."""
     if share * deviation == 0:
         return torch.zeros(1, dtype=torch.float64), torch.ones(1, dtype=torch.float64)
-    return gaussian(share, step / deviation, wide)
+    nodes, weights = gaussian(share * deviation, step, wide)
+    return nodes / deviation, weights
 
 
 def _side(
@@ -120,13 +121,7 @@ def _side(
         half = len(c) // 2
         line = tau[0] + step * torch.arange(-half, len(tau) + half, dtype=torch.float64)
         found, missing = powers(line, own, (0, 1, 2), step, wide)
-        shifted = [_shifts(f, len(c), backwards=bool(c[1] < c[0])) for f in (*found, missing)]
+        shifted = [f.unfold(0, len(c), 1) for f in (*found, missing)]
         return tau, shifted[:3], shifted[3]
     found, missing = powers(tau[:, None] + c[None, :], own, (0, 1, 2), step, wide)
     return tau, found, missing
-
-
-def _shifts(f: Tensor, count: int, *, backwards: bool) -> Tensor:
-    """f(τ_i + c_j) as a matrix, from f along the line."""
-    matrix = f.unfold(0, count, 1)
-    return matrix.flip(1) if backwards else matrix

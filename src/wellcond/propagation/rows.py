@@ -15,6 +15,8 @@ import torch
 from wellcond.errors import WellcondError
 from wellcond.propagation.lattice import STEP, log_probability, lower_end, powers, upper_end
 
+EULER = 0.5772156649015329
+
 
 @dataclass(frozen=True)
 class Row:
@@ -60,12 +62,14 @@ def exact_row(deviation: float, tokens: float, shift: float = 0.0, *, step: floa
     if tokens == 1:
         return Row(1.0, 1.0, 1.0, 0.0, 1.0)
     left = lower_end(deviation, tokens, 34) - max(shift, 0.0)
-    right = max(upper_end(deviation, tokens, 46), 4.0)  # log Z is measured against one token
+    right = upper_end(deviation, tokens, 46)
+    # l^(T−1) falls over a width of about s/√(2 log T), and nothing else changes faster where s is large.
+    fine, step = step, step * max(1.0, deviation / math.sqrt(2 * math.log(tokens)))
     tau = step * torch.arange(math.floor(left / step), math.ceil(right / step) + 1, dtype=torch.float64)
     wide = math.sqrt(2 * math.log(tokens)) + 8
-    (m0, m2, m3, m4), missing = powers(tau, deviation, (0, 2, 3, 4), step, wide)
+    (m0, m2, m3, m4), missing = powers(tau, deviation, (0, 2, 3, 4), fine, wide)
     log_l = log_probability(missing, m0)
-    (k0, k1, k2, k3, k4), own_missing = powers(tau + shift, deviation, (0, 1, 2, 3, 4), step, wide)
+    (k0, k1, k2, k3, k4), own_missing = powers(tau + shift, deviation, (0, 1, 2, 3, 4), fine, wide)
     log_k = log_probability(own_missing, k0)
 
     n = float(tokens - 1)
@@ -76,7 +80,9 @@ def exact_row(deviation: float, tokens: float, shift: float = 0.0, *, step: floa
     other_squares = n * float((m2 * two * k0).sum()) * step
     cube = float((k3 * one + n * m3 * two * k0).sum()) * step / 2
     square = k4 * one + n * m4 * two * k0 + 2 * n * k2 * m2 * two + n * (n - 1) * m2 * m2 * three * k0
-    log_z = float((torch.expm1(-tau.exp()) - torch.expm1(n * log_l + log_k)).sum()) * step
+    # ∫ (e^(−e^τ) − e^(n log l + log k)) dτ: left of b the first is b + γ short of 1, the second is 0 at b.
+    short = -torch.expm1(n * log_l + log_k)
+    log_z = float(short.sum() - short[-1] / 2) * step - float(tau[-1]) - EULER
     entropy = log_z - shift * own - deviation**2 * (1 - own_square - other_squares)
     return Row(own_square + other_squares, cube, float(square.sum()) * step / 6, entropy, own)
 

@@ -5,12 +5,17 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import TypeVar
 
 import torch
+from torch import Tensor
 
 from wellcond.linalg import eigh
 from wellcond.propagation.pairs import COARSE, exact_pair
-from wellcond.propagation.rows import asymptotic_row, exact_row
+from wellcond.propagation.rows import exact_row
+
+Value = float | Tensor
+Number = TypeVar("Number", float, Tensor)
 
 
 @dataclass(frozen=True)
@@ -26,51 +31,77 @@ class Attention:
         pair_gradient: S, its factor for what they have in common.
     """
 
-    participation: float
-    overlap: float
-    entropy: float
-    own: float
-    row_gradient: float
-    pair_gradient: float
+    participation: Tensor
+    overlap: Value
+    entropy: Tensor
+    own: Value
+    row_gradient: Tensor
+    pair_gradient: Value
 
 
-Statistics = Callable[[float, float, float], Attention]  # of deviation s, correlation ρ of two rows, shift μ
+Statistics = Callable[[Tensor, Tensor, Tensor], Attention]  # of deviation s, correlation ρ of two rows, shift μ
 
 
 def asymptotic(tokens: int) -> Statistics:
-    """The random-energy limit of infinitely many tokens, as published."""
+    """The random-energy limit of infinitely many tokens, as published: `rows.asymptotic_row`, element by element."""
+    critical, log = math.sqrt(2 * math.log(tokens)), math.log(tokens)
 
-    def at(deviation: float, correlation: float, shift: float) -> Attention:
-        row = asymptotic_row(deviation, tokens)
-        return Attention(row.participation, 0.0, row.entropy / math.log(tokens), 0.0, row.gradient, 0.0)
+    def at(deviation: Tensor, correlation: Tensor, shift: Tensor) -> Attention:
+        m = (critical / deviation).clamp_max(1.0)
+        y = 1 - m
+        entropy = torch.where(m < 1, 0.0, 1 - deviation * deviation / (2 * log))
+        return Attention(y, 0.0, entropy, 0.0, m * y / 3, 0.0)
 
     return at
 
 
-def finite(tokens: int, head_dim: int | None = None) -> Statistics:
+def finite(tokens: int, head_dim: float | None = None) -> Statistics:
     """Exact for T tokens; with `head_dim`, averaged over how far query norms scatter in that many dimensions."""
 
-    def at(deviation: float, correlation: float, shift: float) -> Attention:
-        points = [(1.0, 1.0)] if head_dim is None else _norms(head_dim)
-        rows = [(weight, exact_row(deviation * scale, tokens, shift)) for scale, weight in points]
-        y = sum(weight * row.participation for weight, row in rows)
-        entropy = sum(weight * row.entropy for weight, row in rows)
-        own = sum(weight * row.own for weight, row in rows)
-        r = sum(weight * row.gradient for weight, row in rows)
-        pairs = [(1.0, 1.0, correlation, 1.0)] if head_dim is None else _norm_pairs(head_dim, correlation)
-        x = s = 0.0
-        for first, second, rho, weight in pairs:
-            pair = exact_pair(deviation * first, rho, tokens, second=deviation * second, step=COARSE)
-            x, s = x + weight * pair.overlap, s + weight * pair.gradient
-        if shift:  # both rows may attend to themselves, which they never do in the same column
-            x = (1 - own) ** 2 * x + 2 * own * (1 - own) / tokens
-            s = (1 - own) ** 2 * s
-        return Attention(y, x, entropy / math.log(tokens), own, r, s)
+    def at(deviation: Tensor, correlation: Tensor, shift: Tensor) -> Attention:
+        shape = (deviation + correlation + shift).shape
+        points = torch.stack([x.expand(shape) for x in (deviation, correlation, shift)], -1)
+        found = [_exact(s, rho, mu, tokens, head_dim) for s, rho, mu in points.reshape(-1, 3).tolist()]
+        columns = torch.tensor(found, dtype=torch.float64, device=deviation.device).T
+        return Attention(*columns.reshape(-1, *shape))
 
     return at
 
 
-def _norms(d: int) -> list[tuple[float, float]]:
+def _exact(s: float, rho: float, shift: float, tokens: int, head_dim: float | None) -> tuple[float, ...]:
+    """The fields of `Attention` at one point."""
+    y, entropy, own, r = row_averages(s, shift, tokens, head_dim)
+    x, gradient = pair_averages(s, rho, tokens, head_dim)
+    if shift:
+        x, gradient = apart(x, gradient, own, tokens)
+    return y, x, entropy, own, r, gradient
+
+
+def row_averages(s: float, shift: float, tokens: int, head_dim: float | None = None) -> tuple[float, ...]:
+    """y, E[H] ÷ log T, E[A_tt] and R of a row."""
+    points = [(1.0, 1.0)] if head_dim is None else _norms(head_dim)
+    rows = [(weight, exact_row(s * scale, tokens, shift)) for scale, weight in points]
+    found = [(row.participation, row.entropy / math.log(tokens), row.own, row.gradient) for _, row in rows]
+    return tuple(sum(weight * one[i] for (weight, _), one in zip(rows, found, strict=True)) for i in range(4))
+
+
+def pair_averages(s: float, rho: float, tokens: int, head_dim: float | None = None) -> tuple[float, float]:
+    """X and S of two rows without a shift."""
+    pairs = [(1.0, 1.0, rho, 1.0)] if head_dim is None else _norm_pairs(head_dim, rho)
+    x = gradient = 0.0
+    for first, second, cosine, weight in pairs:
+        pair = exact_pair(s * first, cosine, tokens, second=s * second, step=COARSE)
+        x, gradient = x + weight * pair.overlap, gradient + weight * pair.gradient
+    return x, gradient
+
+
+def apart(overlap: Number, gradient: Number, own: Number, tokens: int) -> tuple[Number, Number]:
+    """X and S of two rows that may attend to themselves, which they never do in the same column."""
+    other = (1 - own) ** 2
+    return other * overlap + 2 * own * (1 - own) / tokens, other * gradient
+
+
+def _norms(d: float) -> list[tuple[float, float]]:
     """√(χ²_d/d) at the three nodes of Gauss–Laguerre quadrature, and their weights (Golub & Welsch 1969)."""
     alpha = d / 2 - 1
     k = torch.arange(3, dtype=torch.float64)
@@ -79,7 +110,7 @@ def _norms(d: int) -> list[tuple[float, float]]:
     return [(math.sqrt(2 * float(v) / d), float(w)) for v, w in zip(values, vectors[0] ** 2, strict=True)]
 
 
-def _norm_pairs(d: int, rho: float) -> list[tuple[float, float, float, float]]:
+def _norm_pairs(d: float, rho: float) -> list[tuple[float, float, float, float]]:
     """Norms and correlation of two query vectors in d dimensions, at six points of spherical cubature.
 
     The Wishart matrix of two correlated vectors is A L Lᵀ Aᵀ with Bartlett's L, made of two χ and a normal variable.
@@ -98,6 +129,6 @@ def _norm_pairs(d: int, rho: float) -> list[tuple[float, float, float, float]]:
     return found
 
 
-def _chi_square(d: int, z: float) -> float:
+def _chi_square(d: float, z: float) -> float:
     """The quantile of χ²_d at a standard normal z (Wilson & Hilferty 1931)."""
     return d * max(0.0, 1 - 2 / (9 * d) + z * math.sqrt(2 / (9 * d))) ** 3

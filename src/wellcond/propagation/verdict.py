@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from torch import Tensor
+
 RANK_COLLAPSED, ENTROPY_COLLAPSED, EXPLODING, VANISHING, SELF_ATTENDING = 1, 2, 4, 8, 16
 WORDS = {
     RANK_COLLAPSED: "rank-collapsed",
@@ -31,18 +33,19 @@ class Thresholds:
     own: float = 0.5
 
 
-def phases(cosine: float, entropy: float, own: float, growth: float, limits: Thresholds) -> int:
-    """The bit mask of what is wrong.
+def phases(cosine: Tensor, entropy: Tensor, own: Tensor, growth: Tensor, limits: Thresholds) -> Tensor:
+    """The bit mask of what is wrong, element by element; a stream that overflows (NaN) explodes.
 
-    >>> phases(0.995, 0.9, 0.0, 0.0, Thresholds()), phases(0.5, 0.1, 0.0, 7.0, Thresholds())
-    (1, 6)
+    >>> one = Tensor([1.0])
+    >>> phases(0.995 * one, 0.9 * one, 0 * one, 0 * one, Thresholds())
+    tensor([1])
     """
     return (
-        RANK_COLLAPSED * (cosine > limits.cosine)
-        | ENTROPY_COLLAPSED * (entropy < limits.entropy)
-        | EXPLODING * (growth > limits.gradient)
-        | VANISHING * (growth < -limits.gradient)
-        | SELF_ATTENDING * (own > limits.own)
+        RANK_COLLAPSED * (cosine > limits.cosine).long()
+        | ENTROPY_COLLAPSED * (entropy < limits.entropy).long()
+        | EXPLODING * ((growth > limits.gradient) | growth.isnan()).long()
+        | VANISHING * (growth < -limits.gradient).long()
+        | SELF_ATTENDING * (own > limits.own).long()
     )
 
 

@@ -10,7 +10,7 @@ from wellcond.report.pictures import new_figure, save
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-    from wellcond.propagation.propagate import Propagation
+    from wellcond.propagation.stack import Propagation
 
 
 def propagation_figure(found: Propagation, path: str | os.PathLike[str] | None = None) -> Figure:
@@ -31,7 +31,7 @@ def propagation_figure(found: Propagation, path: str | os.PathLike[str] | None =
     _lines(panels[2], "mean square of gradients", squares)
     if any(value > 0 for value in found.query_gradient):
         panels[2].set_yscale("log")
-    figure.suptitle(found.verdict)
+    figure.suptitle(str(found.verdict))
     return save(figure, path)
 
 

@@ -1,0 +1,80 @@
+"""The axes of a diagram: which parameters may be one, their values, and what the others are."""
+
+from __future__ import annotations
+
+import inspect
+import math
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from wellcond.errors import WellcondError
+
+Axis = tuple[str, float, float] | tuple[str, float, float, str]
+
+NUMBERS = (
+    "beta",
+    "value_gain",
+    "mlp_gain",
+    "bias",
+    "residual_attention",
+    "residual_mlp",
+    "cosine",
+    "self_bias",
+)
+WHOLE = ("depth", "tokens", "width", "head_dim")
+SEPARATE = ("tokens", "head_dim")  # each value has statistics of its own, and takes a third of a second
+LENGTHS = 24  # so many of them at most
+
+
+def as_parameter(name: str, value: Tensor) -> Any:
+    """A parameter's value from a number of its axis: both of the MLP's gains are one number there."""
+    if name == "mlp_gain":
+        return (value, value)
+    return int(value) if name in WHOLE and value.dim() == 0 else value
+
+
+def complete(function: Callable[..., Any], parameters: Mapping[str, Any], axes: Sequence[Any]) -> dict[str, Any]:
+    """All parameters of a function, with its defaults; the axes' own are left out."""
+    known = inspect.signature(function).parameters
+    for axis in axes:
+        if not isinstance(axis, (tuple, list)) or len(axis) not in (3, 4) or axis[0] not in (*NUMBERS, *WHOLE):
+            raise WellcondError(
+                f"an axis is (name, lowest, highest) with a name of {', '.join((*NUMBERS, *WHOLE))}; got {axis!r}"
+            )
+    names = [axis[0] for axis in axes]
+    if len(set(names)) < len(names):
+        raise WellcondError(f"the two axes are different parameters, got '{names[0]}' twice")
+    for name in parameters:
+        if name not in known or name == "thresholds":
+            raise WellcondError(f"'{name}' is no parameter of a diagram; there are {', '.join(known)}")
+        if name in names:
+            raise WellcondError(f"'{name}' is an axis of the diagram, so it has no single value")
+    given = {name: parameters.get(name, parameter.default) for name, parameter in known.items() if name != "thresholds"}
+    missing = [name for name, value in given.items() if value is inspect.Parameter.empty and name not in names]
+    if missing:
+        raise WellcondError(f"a diagram wants {' and '.join(f'{name}=' for name in missing)} as well, or as an axis")
+    return {name: value for name, value in given.items() if name not in names}
+
+
+def values(axis: Axis, resolution: int) -> Tensor:
+    """The values along an axis.
+
+    >>> values(("tokens", 16, 1024), 3).tolist()                                    # even ratios, whole numbers
+    [16.0, 128.0, 1024.0]
+    """
+    name, low, high, *rest = axis
+    if rest and rest[0] != "log":
+        raise WellcondError(f'the fourth part of an axis is "log" or left out, got {rest[0]!r}')
+    if not all(isinstance(end, (int, float)) and math.isfinite(end) for end in (low, high)) or not low < high:
+        raise WellcondError(f"the axis '{name}' runs from a lower to a higher number, got {low!r} to {high!r}")
+    if rest and low <= 0:
+        raise WellcondError(f"the axis '{name}' cannot have even ratios from {low}: begin above 0")
+    count = min(resolution, LENGTHS) if name in SEPARATE else resolution
+    if rest or name in SEPARATE:
+        along = torch.logspace(math.log10(low), math.log10(high), count, dtype=torch.float64)
+    else:
+        along = torch.linspace(low, high, count, dtype=torch.float64)
+    return torch.tensor(sorted(set(along.round().tolist())), dtype=torch.float64) if name in WHOLE else along

@@ -1,0 +1,207 @@
+"""`wc.trainability`: where on a plane of two parameters a deep stack can be trained."""
+
+from __future__ import annotations
+
+import math
+import os
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+from tqdm.auto import tqdm
+
+from wellcond.errors import WellcondError
+from wellcond.propagation.axes import SEPARATE, Axis, as_parameter, complete, values
+from wellcond.propagation.grid import Cells, run_cells
+from wellcond.propagation.parameters import check, doubled
+from wellcond.propagation.propagate import propagate
+from wellcond.propagation.verdict import Thresholds, phases, words
+from wellcond.propagation.window import widest
+
+
+@dataclass(frozen=True)
+class Diagram:
+    """Cells over two parameters; tensors have the shape `(len(y), len(x))`.
+
+    Args:
+        x: values along the horizontal axis.
+        y: values along the vertical axis.
+        names: of the two parameters.
+        cosine: of the tokens after the last block.
+        entropy: E[H] ÷ log T of the sharpest layer.
+        participation: E[Σ p²] of the sharpest layer.
+        own: weight of the own token in the layer that has most of it.
+        gradient_growth: log10 of the squared gradient at the input ÷ that at the output.
+        collapse_depth: the first block behind which tokens are more alike than the threshold says; infinite if none is.
+        phase: bit mask of what is wrong, 0 where nothing is: see `wellcond.propagation.verdict`.
+        thresholds: of the verdict.
+        parameters: all others.
+
+    >>> import wellcond as wc
+    >>> dia = wc.trainability(x=("beta", 0.1, 4), y=("value_gain", 0.1, 1), depth=12, tokens=64, resolution=20)
+    >>> dia.phase.shape, dia.verdict(beta=0.5, value_gain=0.3), dia.verdict(beta=4.0, value_gain=0.3)
+    (torch.Size([20, 20]), 'trainable', 'entropy-collapsed')
+    """
+
+    x: Tensor
+    y: Tensor
+    names: tuple[str, str]
+    cosine: Tensor
+    entropy: Tensor
+    participation: Tensor
+    own: Tensor
+    gradient_growth: Tensor
+    collapse_depth: Tensor
+    phase: Tensor
+    thresholds: Thresholds
+    parameters: Mapping[str, Any]
+
+    def verdict(self, **at: float) -> str:
+        """What is wrong at a point, in words; both parameters are given by name."""
+        if set(at) != set(self.names):
+            raise WellcondError(f"a point of this diagram has {self.names[0]}= and {self.names[1]}=, got {sorted(at)}")
+        line = self._line(self.names[1], at[self.names[1]], torch.tensor([at[self.names[0]]], dtype=torch.float64))
+        return words(int(line.phase[0, 0]))
+
+    def window(self, **at: float) -> tuple[float, float] | None:
+        """The widest trainable interval of one parameter, the other being given; None if there is none.
+
+        >>> import wellcond as wc
+        >>> dia = wc.trainability(x=("beta", 0.1, 4), y=("value_gain", 0.1, 1), depth=12, tokens=64, resolution=40)
+        >>> low, high = dia.window(value_gain=0.3)
+        >>> low, round(high, 2)
+        (0.1, 2.66)
+        """
+        if len(at) != 1 or not set(at) <= set(self.names):
+            raise WellcondError(
+                f"a window is asked for at {self.names[0]}= or {self.names[1]}=, one of the two; got {sorted(at)}"
+            )
+        ((fixed, value),) = at.items()
+        free = self.x if fixed == self.names[1] else self.y
+        line = self._line(fixed, value, free)
+        return widest(free.tolist(), _excess(line, self.thresholds).reshape(-1, len(free)))
+
+    def _line(self, fixed: str, value: float, free: Tensor) -> Diagram:
+        """The diagram of one line, at exactly the value given."""
+        other = self.names[0] if fixed == self.names[1] else self.names[1]
+        at = torch.tensor([value], dtype=torch.float64)
+        return _diagram((other, fixed), free, at, dict(self.parameters), self.thresholds)
+
+    def plot(self, path: str | os.PathLike[str] | None = None) -> Any:
+        """Phases in colour, with the quantities that decide as lines; a matplotlib figure, also written to a file."""
+        from wellcond.report.diagram import diagram_figure
+
+        return diagram_figure(self, path)
+
+
+def trainability(
+    x: Axis,
+    y: Axis,
+    *,
+    resolution: int = 200,
+    thresholds: Thresholds | None = None,
+    gradients: bool = True,
+    **parameters: Any,
+) -> Diagram:
+    """Predict which settings can be trained: neither collapsed in rank nor in entropy, with gradients in range.
+
+    Two failure modes of deep Transformers (arXiv 2505.24333), exact at finite length. Statistics of attention are read
+    from tables that agree with `wc.propagate` to 2e-4 in the cosine.
+
+    Args:
+        x: name, lowest and highest value of the horizontal axis, and `"log"` for even ratios.
+        y: the same of the vertical axis.
+        resolution: cells along each axis; at most 24 where each needs statistics of its own (tokens, head_dim).
+        thresholds: of the verdict.
+        gradients: whether to follow gradients as well.
+        **parameters: any of `wc.propagate`; a decoder (`causal=True`) is taken by its last tokens, which see all.
+
+    >>> import wellcond as wc
+    >>> dia = wc.trainability(("beta", 0.05, 4), ("residual_attention", 0.1, 2), depth=24, tokens=64, resolution=10)
+    >>> int((dia.phase == 0).sum()) > 0
+    True
+    """
+    if not isinstance(resolution, int) or resolution < 1:
+        raise WellcondError(f"resolution is a whole number of cells along an axis, got {resolution!r}")
+    given = doubled(complete(propagate, parameters, (x, y)))
+    names = (x[0], y[0])
+    xs, ys = (values(axis, resolution) for axis in (x, y))
+    return _diagram(names, xs, ys, given, thresholds or Thresholds(), gradients=gradients)
+
+
+def _diagram(
+    names: tuple[str, str],
+    xs: Tensor,
+    ys: Tensor,
+    given: dict[str, Any],
+    limits: Thresholds,
+    *,
+    gradients: bool = True,
+) -> Diagram:
+    grids = {names[0]: xs[None, :].expand(len(ys), -1), names[1]: ys[:, None].expand(-1, len(xs))}
+    corner = {name: as_parameter(name, along.min()) for name, along in zip(names, (xs, ys), strict=True)}
+    check({**given, **corner})
+    check({**given, **{name: as_parameter(name, along.max()) for name, along in zip(names, (xs, ys), strict=True)}})
+    cells = _cells(grids, given, limits.cosine, gradients=gradients)
+    return Diagram(
+        xs,
+        ys,
+        names,
+        cells.cosine,
+        cells.entropy,
+        cells.participation,
+        cells.own,
+        cells.growth,
+        torch.where(cells.cosine > limits.cosine, cells.collapse, torch.inf),
+        phases(cells.cosine, cells.entropy, cells.own, cells.growth, limits),
+        limits,
+        {name: value for name, value in given.items() if name not in names},
+    )
+
+
+def _cells(grids: Mapping[str, Tensor], given: Mapping[str, Any], threshold: float, *, gradients: bool) -> Cells:
+    """Every cell; those that share a length or a head's width together."""
+    name = next((name for name in grids if name in SEPARATE), None)
+    if name is None:
+        if "depth" not in grids:
+            return run_cells({**given, **_named(grids)}, [given["depth"]], threshold, gradients=gradients)[0]
+        depths = sorted({int(d) for d in grids["depth"].flatten().tolist()})
+        others = {k: v for k, v in grids.items() if k != "depth"}
+        found = run_cells({**given, **_named(others)}, depths, threshold, gradients=gradients)
+        return _chosen(found, [grids["depth"] == depth for depth in depths])
+    each = sorted(set(grids[name].flatten().tolist()))
+    parts, masks = [], []
+    others = {k: v for k, v in grids.items() if k != name}
+    for value in tqdm(each, desc=f"{name}", leave=False, delay=2):
+        parts.append(_cells(others, {**given, name: int(value)}, threshold, gradients=gradients))
+        masks.append(grids[name] == value)
+    return _chosen(parts, masks)
+
+
+def _chosen(parts: Sequence[Cells], masks: Sequence[Tensor]) -> Cells:
+    """From each part the cells of its mask."""
+    joined = parts[0]
+    for part, mask in zip(parts[1:], masks[1:], strict=True):
+        joined = Cells(
+            *(torch.where(mask, new, old) for new, old in zip(vars(part).values(), vars(joined).values(), strict=True))
+        )
+    return joined
+
+
+def _named(grids: Mapping[str, Tensor]) -> dict[str, Any]:
+    return {name: as_parameter(name, grid) for name, grid in grids.items()}
+
+
+def _excess(found: Diagram, limits: Thresholds) -> Tensor:
+    """By how much each criterion is exceeded, `(criteria, len(y), len(x))`; negative where it holds."""
+    growth = torch.nan_to_num(found.gradient_growth, nan=math.inf, posinf=1e3, neginf=-1e3)
+    return torch.stack(
+        [
+            found.cosine - limits.cosine,
+            limits.entropy - found.entropy,
+            growth.abs() - limits.gradient,
+            found.own - limits.own,
+        ]
+    )
