@@ -54,6 +54,7 @@ bench: setup
 	$(PY) benchmarks/conditioning.py
 	$(PY) benchmarks/jacobian.py
 	$(PY) benchmarks/diagnose.py
+	$(PY) benchmarks/diagram.py
 
 docs: setup
 	NO_MKDOCS_2_WARNING=1 $(PY) -m mkdocs build --strict --quiet --site-dir build/docs

@@ -369,3 +369,38 @@ def test_figures_are_drawn_from_a_monitors_folder(here: Path) -> None:
     }
     assert "wrote pictures" in printed
     assert run("figures", "nowhere").exit_code == 2
+
+
+def test_diagram_draws_and_prints_what_it_drew(tmp_path: Path) -> None:
+    found = data("diagram", "--resolution", "9", "--depth", "4", "--tokens", "16", "-o", str(tmp_path / "d.png"))
+    assert found["names"] == ["beta", "residual_attention"]
+    assert len(found["phase"]) == len(found["phase"][0]) == 9
+    assert found["parameters"]["depth"] == 4
+    assert (tmp_path / "d.png").read_bytes().startswith(b"\x89PNG")
+
+
+def test_diagram_marks_a_model(tmp_path: Path) -> None:
+    found = data("diagram", "--model", "timm:vit_tiny_patch16_224", "--batch", "1", "-o", str(tmp_path / "m.png"))
+    assert len(found["layers"]) == 12
+    assert found["layers"][0]["beta_weights"] > 0
+    assert (tmp_path / "m.png").stat().st_size > 10_000
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (["--x", "beta:one:4"], "NAME:LOW:HIGH"),
+        (["--x", "beta:0.1"], "an axis is"),
+        (["--y", "norm:0:1"], "an axis is"),
+        (["--norm", "middle"], "pre, post, none"),
+        (["--set", "sharpness=2"], "no parameter"),
+        (["-o", "nowhere/d.png"], "no directory"),
+        (["--activation", "swish"], "gelu"),
+    ],
+)
+def test_a_diagram_that_cannot_be_is_one_line(arguments: list[str], words: str, tmp_path: Path) -> None:
+    done = run("diagram", "--resolution", "3", "-o", str(tmp_path / "d.png"), *arguments)
+    assert done.exit_code == 2
+    assert words in done.stderr
+    assert done.stderr.count("\n") == 1
+    assert list(tmp_path.iterdir()) == []

@@ -225,9 +225,21 @@ def test_the_self_bias_predicts_what_attention_does() -> None:
         logits = layer.scale * (tokens @ query[head]) @ (tokens @ key[head]).mT
         own = logits.softmax(-1).diagonal(dim1=1, dim2=2)
         assert float(logits.diagonal(dim1=1, dim2=2).mean()) == pytest.approx(biases[head].mean, rel=0.02)
-        assert float(own.mean()) == pytest.approx(biases[head].weight(256), abs=0.15)
-    assert SelfBias("", 0, 1000.0, 1.0).weight() == pytest.approx(1)
-    assert SelfBias("", 0, 0.0, 0.0).weight(256) == pytest.approx(1 / 257)
+        assert float(own.mean()) == pytest.approx(biases[head].row(256, cosine=0.0).own, abs=0.03)
+    assert SelfBias("", 0, 1000.0, 1.0).row().own == pytest.approx(1)
+    assert SelfBias("", 0, 0.0, 0.0).row(256).own == pytest.approx(1 / 256)
+
+
+def test_half_of_attention_goes_to_self_at_the_strength_that_the_theory_has() -> None:
+    """ViT-B sizes, entries of deviation 0.02: λ = 0.96 for tokens of cosine 0.2; T = 197 or 256 matters little."""
+    layer = torch.nn.MultiheadAttention(768, 12, bias=False)
+    torch.nn.init.normal_(layer.in_proj_weight, std=0.02, generator=torch.Generator().manual_seed(0))
+    with pytest.warns(UserWarning, match="one-hot") as said:
+        wc.condition_(layer, "shift", strength=10)
+    text = next(str(w.message) for w in said if "one-hot" in str(w.message))
+    half = float(text.split("from strength ")[1].split(" ")[0])
+    assert half == pytest.approx(0.96, abs=0.03)
+    assert "entropy" in text
 
 
 def timm_tiny() -> nn.Module:

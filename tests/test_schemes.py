@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 import scipy.fft
 import torch
+from timm.models import vision_transformer
 from torch import Tensor, nn
 
 import wellcond as wc
@@ -16,6 +17,7 @@ from tests.cases import CASES
 from wellcond.attention.find import AttentionLayers
 from wellcond.attention.view import AttentionLayer, Block
 from wellcond.draw import Draw
+from wellcond.propagation.diagram import window
 from wellcond.testing import same_bits, state
 
 SIGMAS = 5
@@ -426,3 +428,47 @@ def test_mimetic_audit_of_zero_weights_fails() -> None:
         for _, projection in layer.projections():
             projection.write_(torch.zeros(projection.shape))
     assert not wc.audit(model, "mimetic").passed
+
+
+@pytest.mark.parametrize("heads", [1, 4, 12])
+@pytest.mark.parametrize("beta", [0.5, 2.0])
+def test_critical_puts_the_measured_beta_where_it_was_asked_for(heads: int, beta: float) -> None:
+    """Random tokens of cosine 0.2: rows of logits scatter as β √(q(q − p) log T), whatever the number of heads."""
+    torch.manual_seed(0)
+    model = nn.Sequential(*(vision_transformer.Block(768, heads) for _ in range(2)))
+    wc.init_(model, "critical", beta=beta, tokens=197, seed=0)
+    tokens = nn.functional.layer_norm(0.2**0.5 * torch.randn(1, 1, 768) + 0.8**0.5 * torch.randn(1, 197, 768), (768,))
+    for spot in wc.locate(model, tokens).layers:
+        assert spot.beta_batch == pytest.approx(beta, rel=0.05)
+        assert spot.beta_weights == pytest.approx(beta, rel=0.05)
+
+
+def post_norm_stack(value_gain: float) -> nn.Module:
+    """24 blocks with this gain of W_V W_O, and 2 of each MLP matrix."""
+    torch.manual_seed(0)
+    layer = nn.TransformerEncoderLayer(64, 4, 128, batch_first=True)
+    model = nn.TransformerEncoder(layer, 24, enable_nested_tensor=False)
+    with torch.no_grad():
+        for block, view in zip(model.layers, wc.attention_layers(model), strict=True):
+            assert isinstance(block, nn.TransformerEncoderLayer)
+            v, o = view.value.read(), view.output.read()
+            view.output.write_(o * (value_gain / (((v.mT @ v) * (o.mT @ o)).sum() / 64)).sqrt())
+            block.linear1.weight.mul_((2 * 128 / block.linear1.weight.square().sum()).sqrt())
+            block.linear2.weight.mul_((2 * 64 / block.linear2.weight.square().sum()).sqrt())
+    return model
+
+
+def test_critical_keeps_to_the_window_of_the_stack() -> None:
+    """A deep post-norm stack needs sharper attention than the usual 0.5, or its tokens become alike."""
+    low, high = window(("beta", 0.05, 4), depth=24, tokens=197, norm="post", value_gain=0.25, mlp_gain=(2.0, 2.0)) or (
+        0.0,
+        0.0,
+    )
+    assert low > 0.6
+    found = {
+        float(text.split(",")[0])
+        for text in str(wc.init_(post_norm_stack(0.25), "critical", tokens=197)).split("β = ")[1:]
+    }
+    assert found == {round(low + 0.1 * (high - low), 3)}
+    with pytest.warns(UserWarning, match="no β with which a post-norm stack of 24 blocks"):
+        wc.init_(post_norm_stack(1.0), "critical", tokens=197)

@@ -9,11 +9,15 @@ from wellcond.diagnose.monitor import Monitor
 from wellcond.diagnose.run import diagnose
 from wellcond.files import load_weights_, save_weights
 from wellcond.initialise import init_, plan
+from wellcond.mapping.check import PropagationCheck, check_propagation
+from wellcond.mapping.locate import LayerSpot, Spot, locate
 from wellcond.models import build_model
 from wellcond.planning import Entry, Plan
+from wellcond.propagation.collapse import collapse_exponent, critical_residual
 from wellcond.propagation.diagram import Diagram, trainability
 from wellcond.propagation.propagate import propagate
 from wellcond.propagation.stack import Propagation
+from wellcond.propagation.verdict import Thresholds
 from wellcond.schemes.base import Scheme, SchemeInfo, schemes
 from wellcond.spectral.condition import condition_
 from wellcond.spectral.cost import Cost
@@ -59,6 +63,14 @@ __all__ = [
     # predict
     "Diagram",
     "Propagation",
+    "PropagationCheck",
+    "LayerSpot",
+    "Spot",
+    "Thresholds",
+    "check_propagation",
+    "collapse_exponent",
+    "critical_residual",
+    "locate",
     "propagate",
     "trainability",
     # models by name, weights in files

@@ -232,6 +232,60 @@ def figures(
         typer.echo("\n".join(f"wrote {path}" for path in written))
 
 
+@app.command()
+def diagram(
+    x: Annotated[str, typer.Option(help="Horizontal axis, NAME:LOW:HIGH, also NAME:LOW:HIGH:log.")] = "beta:0.05:4",
+    y: Annotated[str | None, typer.Option(help="Vertical axis [residual_attention:0.1:2].")] = None,
+    depth: Annotated[int, typer.Option(help="Number of blocks.")] = 24,
+    tokens: Annotated[int, typer.Option(help="Number of tokens.")] = 256,
+    norm: Annotated[str, typer.Option(help="pre, post or none.")] = "pre",
+    activation: Annotated[str, typer.Option(help="gelu, relu, tanh or erf.")] = "gelu",
+    settings: Annotated[
+        list[str] | None, typer.Option("--set", metavar="NAME=VALUE", help="Any other parameter of wc.propagate.")
+    ] = None,
+    resolution: Annotated[int, typer.Option(help="Cells along an axis.")] = 200,
+    model: Annotated[
+        str | None, typer.Option("--model", "-m", help="Mark this model on its own diagram; as for diagnose.")
+    ] = None,
+    images: Annotated[str | None, typer.Option(help="With --model: a folder of images, or 'sample'.")] = None,
+    text: Annotated[str | None, typer.Option(help="With --model: a text file, or the text itself.")] = None,
+    batch: Annotated[int, typer.Option(help="With --model: images or sequences.", min=1)] = 2,
+    seed: Annotated[int, typer.Option(help="With --model: of fresh weights and random inputs.")] = 0,
+    output: Annotated[Path, typer.Option("--output", "-o", metavar="FILE", help="The picture.")] = Path("diagram.png"),
+    json: Json = False,
+) -> None:
+    """Draw which Transformers can be trained, or where a model stands among them."""
+    if not output.parent.is_dir():
+        raise WellcondError(f"there is no directory '{output.parent}' to write '{output.name}' into; make it first")
+    if model is not None:
+        built = wc.build_model(model, seed=seed)
+        fed = inputs_for(built, images=images, text=text, batch=batch, tokens=None, seed=seed)
+        spot = wc.locate(built, fed.batch)
+        spot.plot(output)
+        typer.echo(to_json({"model": model, "input": fed.description} | spot.to_dict()) if json else f"{spot}")
+    else:
+        axes = {"x": _axis(x), "y": _axis(y or "residual_attention:0.1:2")}
+        given: dict[str, Any] = {"depth": depth, "tokens": tokens, "norm": norm, "activation": activation}
+        given |= {name: tuple(v) if isinstance(v, list) else v for name, v in map(_setting, settings or [])}
+        named = {axis[0] for axis in axes.values()}
+        found = wc.trainability(
+            **axes, resolution=resolution, **{name: value for name, value in given.items() if name not in named}
+        )
+        found.plot(output)
+        typer.echo(to_json(found.to_dict()) if json else f"{found}")
+    if not json:
+        typer.echo(f"written to {output}")
+
+
+def _axis(text: str) -> Any:
+    """`beta:0.05:4`, or `beta:0.05:4:log`."""
+    name, *ends = text.split(":")
+    try:
+        return (name, *map(float, ends[:2]), *ends[2:])
+    except ValueError:
+        raise WellcondError(f"an axis is written NAME:LOW:HIGH, as in beta:0.05:4; got '{text}'") from None
+
+
 def _shapes(model: str) -> Any:
     """A model without weights; a user's own function may need real ones, so it is called as it is."""
     return wc.build_model(model, device="meta" if model.startswith(("timm:", "hf:")) else None)

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from functools import cached_property
 
 import torch
 from torch import Tensor
@@ -36,10 +37,15 @@ class Architecture:
     centred: bool = False
     self_bias: Value = 0.0
 
-    @property
+    @cached_property
     def temperature(self) -> Value:
         """σ_a² = β² log T, the variance of a logit of unit tokens."""
         return self.beta**2 * math.log(self.tokens)
+
+    @cached_property
+    def kept(self) -> tuple[Value, Value]:
+        """What the two skips leave of the stream's size."""
+        return self.skip_attention**2, self.skip_mlp**2
 
 
 @dataclass(frozen=True)
@@ -62,15 +68,17 @@ def forward(q: Value, p: Tensor, m: Architecture, statistics: Statistics) -> tup
     stream = (q, p)
     q_in, p_in = read = _read(q, p, m.norm, m.offset[0])
     spread = (q_in - p_in).clamp_min(0.0)
-    seen = statistics((m.temperature * q_in * spread).sqrt(), cosine_of(q_in, p_in), spread * m.self_bias)
+    shift = spread * m.self_bias if _is(m.self_bias) else spread.new_zeros(())
+    seen = statistics(_times(q_in, m.temperature * spread).sqrt(), cosine_of(q_in, p_in), shift)
     if m.centred:
         q_add = m.incoherent * spread * (seen.participation - 1 / m.tokens)
         p_add = m.incoherent * spread * (seen.overlap - 1 / m.tokens)
     else:
-        common, differing = m.coherent * p_in + m.bias[0], m.incoherent * spread
-        q_add, p_add = common + differing * seen.participation, common + differing * seen.overlap
-    q, p = m.skip_attention**2 * q + q_add, m.skip_attention**2 * p + p_add
-    if isinstance(m.trace, Tensor) or m.trace:
+        common, differing = _plus(m.bias[0], _times(m.coherent, p_in)), _times(m.incoherent, spread)
+        q_add = common + differing * seen.participation
+        p_add = common + differing * seen.overlap if _is(seen.overlap) else common
+    q, p = m.kept[0] * q + q_add, m.kept[0] * p + p_add
+    if _is(m.trace):
         along = 2 * m.skip_attention * m.trace * (stream[0] ** 0.5 if m.norm == "pre" else 1.0)
         own, other = _mean_weights(seen.own, m)
         passed = 0.0 if m.centred else 1.0
@@ -81,10 +89,10 @@ def forward(q: Value, p: Tensor, m: Architecture, statistics: Statistics) -> tup
     hidden = torch.as_tensor(m.mlp[0] * q_in + m.bias[1], dtype=p.dtype, device=p.device)
     (k_own, s_own), (k_cross, s_cross) = (
         m.kernel.moments(hidden, hidden),
-        m.kernel.moments(hidden, m.mlp[0] * p_in + m.bias[1]),
+        m.kernel.moments(hidden, _plus(m.bias[1], _times(m.mlp[0], p_in))),
     )
-    q = m.skip_mlp**2 * q + (m.mlp[1] * k_own + m.bias[2])
-    p = m.skip_mlp**2 * p + (m.mlp[1] * k_cross + m.bias[2])
+    q = m.kept[1] * q + (m.mlp[1] * k_own + m.bias[2])
+    p = _times(m.kept[1], p) + _plus(m.bias[2], _times(m.mlp[1], k_cross))
     state = State(stream, read, seen, middle, raw_middle, read_mlp, (k_own, k_cross), (s_own, s_cross), q)
     return *_settle(q, p, m.norm), state
 
@@ -119,7 +127,7 @@ def transfer(state: State, m: Architecture, floor: Value = 0.0) -> Transfer:
     """
     n = m.tokens
     scale = m.mlp[0] * m.mlp[1] / (state.middle[0] if m.norm == "pre" else 1.0)
-    own, cross = (m.skip_mlp**2 + scale * slope for slope in state.slopes)
+    own, cross = (m.kept[1] + scale * slope for slope in state.slopes)
     if m.norm == "post":
         normed = state.raw_end * state.raw_middle
         own, cross = own / normed, cross / normed
@@ -133,11 +141,11 @@ def transfer(state: State, m: Architecture, floor: Value = 0.0) -> Transfer:
     value_b = (n - 1) * (state.attention.overlap - less)
     key = m.temperature * spread
     key_a, key_b = key * q_in * r, key * p_in * s
-    aa = m.skip_attention**2 + factor * (value_a + key * spread * r + key_a)
+    aa = m.kept[0] + factor * (value_a + key * spread * r + key_a)
     ab = factor * (value_b + (n - 1) * key_b)
     ba = factor * (passed - value_a - key_a) / (n - 1)
-    bb = m.skip_attention**2 + factor * (passed - value_b / (n - 1) + key * spread * s - key_b)
-    if isinstance(m.trace, Tensor) or m.trace:
+    bb = m.kept[0] + factor * (passed - value_b / (n - 1) + key * spread * s - key_b)
+    if _is(m.trace):
         along = 2 * m.skip_attention * m.trace / (state.stream[0] ** 0.5 if m.norm == "pre" else 1.0)
         mine, other = _mean_weights(state.attention.own, m)
         aa, ab = aa + along * mine, ab + along * (passed - mine)
@@ -183,6 +191,21 @@ def weight_gradients(
     return Gradients(query, value_a * a + value_b * (n - 1) * b, (first, second))
 
 
+def _is(value: Value) -> bool:
+    """Whether a number may differ from zero."""
+    return isinstance(value, Tensor) or value != 0.0
+
+
+def _times(factor: Value, x: Tensor) -> Tensor:
+    """The product; a pass over all cells is saved where it is one."""
+    return factor * x if isinstance(factor, Tensor) or factor != 1.0 else x
+
+
+def _plus(term: Value, x: Tensor) -> Tensor:
+    """The sum; a pass over all cells is saved where it is zero."""
+    return term + x if _is(term) else x
+
+
 def _mean_weights(own: Value, m: Architecture) -> tuple[Value, Value]:
     """The mean weight of the own token, and of another; less 1/T where attention is centred."""
     other, less = (1 - own) / (m.tokens - 1), 1 / m.tokens if m.centred else 0.0
@@ -191,7 +214,7 @@ def _mean_weights(own: Value, m: Architecture) -> tuple[Value, Value]:
 
 def _with_floor(seen: Attention, floor: Value) -> tuple[Value, Value]:
     """R and S, raised where attention is diffuse by what finite width adds."""
-    if not isinstance(floor, Tensor) and not floor:
+    if not _is(floor):
         return seen.row_gradient, seen.pair_gradient
     diffuse = floor * (seen.participation < 0.1)
     return (

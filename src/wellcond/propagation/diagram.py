@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import os
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import Any
 
 import torch
@@ -17,8 +17,9 @@ from wellcond.propagation.axes import SEPARATE, Axis, as_parameter, complete, va
 from wellcond.propagation.grid import Cells, run_cells
 from wellcond.propagation.parameters import check, doubled
 from wellcond.propagation.propagate import propagate
-from wellcond.propagation.verdict import Thresholds, phases, words
+from wellcond.propagation.verdict import WORDS, Thresholds, phases, words
 from wellcond.propagation.window import widest
+from wellcond.tables import table
 
 
 @dataclass(frozen=True)
@@ -89,6 +90,32 @@ class Diagram:
         at = torch.tensor([value], dtype=torch.float64)
         return _diagram((other, fixed), free, at, dict(self.parameters), self.thresholds)
 
+    def to_dict(self) -> dict[str, Any]:
+        """Everything as numbers and strings; rows of cells from the lowest y up."""
+        cells = ("cosine", "entropy", "participation", "own", "gradient_growth", "collapse_depth", "phase")
+        activation = self.parameters.get("activation")
+        named = {"activation": activation if isinstance(activation, str) else "function"} if activation else {}
+        return {
+            "names": self.names,
+            "x": self.x.tolist(),
+            "y": self.y.tolist(),
+            **{name: getattr(self, name).tolist() for name in cells},
+            "phases": {word: bit for bit, word in WORDS.items()},
+            "thresholds": asdict(self.thresholds),
+            "parameters": {**self.parameters, **named},
+        }
+
+    def __str__(self) -> str:
+        """How much of the plane is what."""
+        share = {
+            mask: float((self.phase == mask).double().mean()) for mask in sorted(set(self.phase.flatten().tolist()))
+        }
+        rows = [[f"{100 * part:.1f} %", words(int(mask))] for mask, part in sorted(share.items(), key=lambda s: -s[1])]
+        ends = [
+            f"{n} {float(v.min()):g} … {float(v.max()):g}" for n, v in zip(self.names, (self.x, self.y), strict=True)
+        ]
+        return f"{ends[0]} × {ends[1]}\n" + table(["of the plane", "verdict"], rows)
+
     def plot(self, path: str | os.PathLike[str] | None = None) -> Any:
         """Phases in colour, with the quantities that decide as lines; a matplotlib figure, also written to a file."""
         from wellcond.report.diagram import diagram_figure
@@ -129,6 +156,23 @@ def trainability(
     names = (x[0], y[0])
     xs, ys = (values(axis, resolution) for axis in (x, y))
     return _diagram(names, xs, ys, given, thresholds or Thresholds(), gradients=gradients)
+
+
+def window(
+    x: Axis, *, resolution: int = 200, thresholds: Thresholds | None = None, **parameters: Any
+) -> tuple[float, float] | None:
+    """The widest trainable interval of one parameter, all others given as for `trainability`; None if there is none.
+
+    >>> low, high = window(("beta", 0.05, 4), depth=24, tokens=197, value_gain=0.3)
+    >>> low, round(high, 2)
+    (0.05, 2.37)
+    """
+    other = "residual_mlp" if x[0] != "residual_mlp" else "residual_attention"
+    at = parameters.pop(other, 1.0)
+    given = doubled(complete(propagate, parameters, (x, (other, 0.0, 1.0))))
+    line = torch.tensor([at], dtype=torch.float64)
+    along = values(x, resolution)
+    return _diagram((x[0], other), along, line, given, thresholds or Thresholds()).window(**{other: at})
 
 
 def _diagram(

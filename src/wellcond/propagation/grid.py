@@ -11,13 +11,12 @@ import torch
 from torch import Tensor
 
 from wellcond.propagation.block import forward, transfer
-from wellcond.propagation.kernels import kernel
 from wellcond.propagation.parameters import architecture, changed
 from wellcond.propagation.stack import growth, next_floor
 from wellcond.propagation.statistics import Statistics, Value, asymptotic
 from wellcond.propagation.tables import tabulated, tabulated_kernel
 
-CELLS = 16384  # at a time: what a layer needs of them stays in the cache
+CELLS = 65536  # at a time; fewer would fit the cache, but calls cost more than memory
 ANY_SIZE = (1e-3, 1e3)  # of what an activation reads, where nothing normalises the stream
 
 
@@ -67,17 +66,18 @@ def _run(
     gradients: bool,
 ) -> list[Cells]:
     block = architecture(given)
-    if callable(given["activation"]) or given["activation"] == "tanh":  # no closed form
+    if not block.kernel.closed:
         low, high = ANY_SIZE
         if given["norm"] != "none":
             hidden = torch.as_tensor(block.mlp[0] * 1.0 + block.bias[1])
             low, high = float(hidden.min()), float(hidden.max())
-        block = replace(block, kernel=tabulated_kernel(kernel(given["activation"]), low, high))
+        block = replace(block, kernel=tabulated_kernel(block.kernel, low, high))
     device = next((t.device for t in _tensors(given)), torch.device("cpu"))
     p = torch.as_tensor(given["cosine"], dtype=torch.float64, device=device).expand(count)
     q: Value = 1.0
     entropy, own, participation = torch.full_like(p, torch.inf), torch.zeros_like(p), torch.zeros_like(p)
-    collapse = torch.full_like(p, max(depths) + 1)
+    apart = torch.ones_like(p, dtype=torch.bool)
+    collapse = torch.ones_like(p, dtype=torch.int16)
     row: tuple[Value, Value] = (1.0, 0.0)
     behind = 0.0 if given["loss"] == "token" else 1.0
     floor: Value = 1 / given["width"] if given["width"] is not None else 0.0
@@ -92,10 +92,11 @@ def _run(
         entropy = torch.minimum(entropy, seen.entropy)
         own = torch.maximum(own, seen.own) if isinstance(seen.own, Tensor) else own
         participation = torch.maximum(participation, seen.participation)
-        collapse = torch.where(p > threshold * q, collapse.clamp_max(layer), collapse)
+        apart = apart & (p <= threshold * q)
+        collapse = collapse + apart
         if layer in depths:
             rate = growth(torch.zeros_like(p) + row[0] + behind * row[1], 1.0, q) if gradients else torch.zeros_like(p)
-            found[layer] = Cells(p / q, entropy, participation, own, rate, collapse)
+            found[layer] = Cells(p / q, entropy, participation, own, rate, collapse.double())
     return [found[depth] for depth in depths]
 
 

@@ -16,7 +16,6 @@ from wellcond.errors import WellcondError
 
 NODES, REACH = 65, 8.6  # of the uniform rule, which beats Gauss–Hermite on functions that level off, such as tanh
 
-Activation = str | Callable[[Tensor], Tensor]
 Moment = Callable[[Tensor, Tensor], Tensor]
 
 
@@ -28,15 +27,20 @@ class Kernel:
         value: E[φ(u)φ(v)].
         slope: E[φ'(u)φ'(v)].
         both: the two at once, where they share work.
+        closed: whether they are closed forms, cheap at any number of points.
     """
 
     value: Moment
     slope: Moment
     both: Callable[[Tensor, Tensor], tuple[Tensor, Tensor]] | None = None
+    closed: bool = False
 
     def moments(self, q: Tensor, p: Tensor) -> tuple[Tensor, Tensor]:
         """The value and the slope."""
         return self.both(q, p) if self.both is not None else (self.value(q, p), self.slope(q, p))
+
+
+Activation = str | Callable[[Tensor], Tensor] | Kernel
 
 
 def kernel(activation: Activation) -> Kernel:
@@ -46,6 +50,8 @@ def kernel(activation: Activation) -> Kernel:
     >>> [round(float(kernel(name).value(one, half)), 6) for name in ("relu", "gelu", "erf", "tanh")]
     [0.304499, 0.227295, 0.216347, 0.186324]
     """
+    if isinstance(activation, Kernel):
+        return activation
     if isinstance(activation, str):
         if activation not in _NAMED:
             raise WellcondError(f"activation is one of {', '.join(_NAMED)} or a function; got '{activation}'")
@@ -148,8 +154,8 @@ def _derivative(phi: Callable[[Tensor], Tensor]) -> Callable[[Tensor], Tensor]:
 
 
 _NAMED: dict[str, Kernel] = {
-    "gelu": Kernel(_gelu, _gelu_slope),
-    "relu": Kernel(_relu, _relu_slope, _relu_both),
-    "erf": Kernel(_erf, _erf_slope),
+    "gelu": Kernel(_gelu, _gelu_slope, closed=True),
+    "relu": Kernel(_relu, _relu_slope, _relu_both, closed=True),
+    "erf": Kernel(_erf, _erf_slope, closed=True),
     "tanh": Kernel(_quadrature(torch.tanh), _quadrature(lambda x: 1 - torch.tanh(x) ** 2)),
 }

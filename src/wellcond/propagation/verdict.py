@@ -25,6 +25,10 @@ class Thresholds:
         entropy: ÷ log T of the sharpest layer, below which attention has.
         gradient: orders of magnitude that the squared gradient may grow or shrink on its way back.
         own: weight of the own token, above which a layer attends to itself.
+
+    >>> import wellcond as wc
+    >>> wc.propagate(6, 64, 1.0).verdict, wc.propagate(6, 64, 1.0, thresholds=Thresholds(entropy=0.8)).verdict
+    ('trainable', 'entropy-collapsed')
     """
 
     cosine: float = 0.99

@@ -77,7 +77,8 @@ def draw(axes: Any, found: Diagram) -> None:
         bits = [bit for bit in LABELS if bit and mask & bit] or [0]
         text = ",\n".join(LABELS[bit] for bit in bits)
         x, y = float(found.x[where[1]]), float(found.y[where[0]])
-        axes.text(x, y, text, ha="center", va="center", fontsize=8.5 if len(bits) < 3 else 7, color="#222222")
+        label = axes.text(x, y, text, ha="center", va="center", fontsize=8.5 if len(bits) < 3 else 7, color="#222222")
+        label.set_bbox({"facecolor": image[where].tolist(), "edgecolor": "none", "pad": 1.5, "alpha": 0.8})
     levels = [0.1, 0.3, 0.5, 0.7, 0.9]
     if min(found.cosine.shape) > 1 and any(float(found.cosine.min()) < v < float(found.cosine.max()) for v in levels):
         lines = axes.contour(
@@ -99,10 +100,10 @@ def criteria(limits: Thresholds, depth: int | None) -> str:
 
 
 def _title(found: Diagram) -> str:
+    """The question, and for which Transformers it is answered."""
     p = found.parameters
     norm = {"pre": "pre-norm", "post": "post-norm", "none": "without norm"}[p["norm"]]
-    activation = p["activation"] if isinstance(p["activation"], str) else "its own activation"
-    parts = [norm, activation]
+    parts = [norm, *([p["activation"]] if isinstance(p["activation"], str) else [])]
     parts += [f"{p['depth']} blocks"] if "depth" in p else []
     parts += [f"{p['tokens']} tokens"] if "tokens" in p else []
     parts += ["infinitely long sequences"] if p["theory"] == "asymptotic" else []

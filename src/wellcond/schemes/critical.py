@@ -3,12 +3,17 @@
 from __future__ import annotations
 
 import math
+import warnings
 from dataclasses import dataclass
+from functools import lru_cache
 
 from wellcond.attention.view import AttentionLayer
 from wellcond.errors import SchemeError
+from wellcond.propagation.diagram import window
 from wellcond.schemes.base import Laws, Scheme, missing, register
 from wellcond.schemes.laws import Normal
+
+USUAL = 0.5  # the published β of a trainable model
 
 
 @register(
@@ -26,17 +31,19 @@ class Critical(Scheme):
 
     Args:
         tokens: T, the sequence length.
-        beta: β, the inverse temperature; below the critical value attention spreads, above it localises.
+        beta: β, the inverse temperature; below the critical value attention spreads, above it localises. If None, 0.5,
+            or what is next to it where the theory says that this stack can be trained: its depth, its norms, and the
+            gains of its values, outputs and MLP as they are.
         literal: divide by the head width as published.
     """
 
     tokens: int
-    beta: float = 0.5
+    beta: float | None = None
     literal: bool = False
 
     def __post_init__(self) -> None:
         """The theory needs two tokens and a positive β."""
-        if self.tokens < 2 or self.beta <= 0:
+        if self.tokens < 2 or (self.beta is not None and self.beta <= 0):
             raise SchemeError(f"'critical' takes tokens ≥ 2 and beta > 0, got {self.tokens} and {self.beta}")
 
     def applies(self, layer: AttentionLayer) -> str | None:
@@ -56,6 +63,53 @@ class Critical(Scheme):
         assert layer.scale is not None
         d = layer.head_dim
         width = d if self.literal else math.sqrt(layer.query.shape[1] * layer.key.shape[1])
-        variance = self.beta * math.sqrt(math.log(self.tokens)) / (layer.scale * math.sqrt(d) * width)
-        law = Normal(math.sqrt(variance), f"β = {self.beta:g}, T = {self.tokens}")
+        beta = trainable_beta(layer, self.tokens) if self.beta is None else self.beta
+        variance = beta * math.sqrt(math.log(self.tokens)) / (layer.scale * math.sqrt(d) * width)
+        law = Normal(math.sqrt(variance), f"β = {beta:g}, T = {self.tokens}")
         return {("query",): law, ("key",): law}
+
+
+def trainable_beta(layer: AttentionLayer, tokens: int) -> float:
+    """β = 0.5, or the nearest to it with which a stack of such blocks can be trained, a tenth inside the window."""
+    block, gains = layer.block, _gains(layer)
+    if block is None or gains is None:
+        return USUAL
+    norm = block.norm_position or "pre"
+    found = _window(tokens, block.depth, norm, *gains)
+    if found is None:
+        warnings.warn(
+            f"the theory has no β with which a {norm}-norm stack of {block.depth} blocks trains on {tokens} tokens "
+            f"with gains {gains[0]:g} of W_V W_O and {gains[1]:g}, {gains[2]:g} of the MLP as they are: lower them "
+            f"first. {layer.name} gets β = {USUAL}",
+            stacklevel=2,
+        )
+        return USUAL
+    low, high = found
+    inside = 0.1 * (high - low)
+    return USUAL if low < USUAL < high else round(min(max(USUAL, low + inside), high - inside), 3)
+
+
+def _gains(layer: AttentionLayer) -> tuple[float, float, float] | None:
+    """Gains of W_V W_O and of the MLP's matrices, to two digits; None where they are not there, or of another form."""
+    block, value, output = layer.block, layer.value, layer.output
+    if block is None or value is None or output is None or len(block.mlp_out) != 1:
+        return None
+    matrices = [value, output, block.mlp_in[0], block.mlp_out[0]]
+    if any(matrix.parameter().is_meta for matrix in matrices):
+        return None
+    v, o, first, second = (matrix.read().double() for matrix in matrices)
+    v = v.repeat_interleave(len(o) // len(v), dim=0)
+    if v.shape != o.shape:
+        return None
+    product = float(((v.mT @ v) * (o.mT @ o)).sum()) / o.shape[1]
+    gain_in, gain_out = float(first.square().sum()) / first.shape[2], float(second.square().sum()) / second.shape[1]
+    return float(f"{product:.1e}"), float(f"{gain_in:.1e}"), float(f"{gain_out:.1e}")
+
+
+@lru_cache(maxsize=256)
+def _window(
+    tokens: int, depth: int, norm: str, value: float, first: float, second: float
+) -> tuple[float, float] | None:
+    return window(
+        ("beta", 0.05, 4.0), tokens=tokens, depth=depth, norm=norm, value_gain=value, mlp_gain=(first, second)
+    )

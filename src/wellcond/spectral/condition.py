@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import warnings
 from typing import Any, Literal
 
@@ -16,7 +17,7 @@ from wellcond.errors import SchemeError
 from wellcond.initialise import LayerFilter
 from wellcond.spectral.conditioned_tokens import TokenConditioning
 from wellcond.spectral.corrections import WeightConditioning
-from wellcond.spectral.guarantee import ONE_HOT, SelfBias, self_biases
+from wellcond.spectral.guarantee import COSINE, ONE_HOT, TOKENS, SelfBias, self_biases
 from wellcond.spectral.handle import Conditioning
 from wellcond.spectral.polar import PolarConditioning
 from wellcond.spectral.qk_norm import QkNormConditioning
@@ -117,15 +118,23 @@ def _warn(handle: Conditioning) -> None:
             f"{worst.sigma_max:.3g}; κ may rise. See summary()",
             stacklevel=4,
         )
-    hot = [bias for layer in handle.layers for bias in _biases(layer) if bias.weight() > ONE_HOT]
-    if hot:
-        worst_bias = max(hot, key=lambda bias: bias.mean)
-        warnings.warn(
-            f"attention starts one-hot in {len(hot)} heads (e.g. {worst_bias.layer} head {worst_bias.head}: a token's "
-            f"logit with itself is {worst_bias.mean:.3g}), so queries and keys get no gradient; the largest strength "
-            f"for query and key that keeps every head below {ONE_HOT:.0%} on its own token is {_largest(handle):.3g}",
-            stacklevel=4,
-        )
+    strongest = _strongest([bias for layer in handle.layers for bias in _biases(layer)])
+    if strongest is None or strongest.row().own <= ONE_HOT:
+        return
+    row = strongest.row()
+    warnings.warn(
+        f"attention starts one-hot: {strongest.layer} head {strongest.head} gives {row.own:.0%} to a token's own "
+        f"column, entropy {row.entropy / math.log(TOKENS):.2g} log T (logit with itself {strongest.mean:.3g}, {TOKENS} "
+        f"tokens of cosine {COSINE:g}), so queries and keys get no gradient. Half of it goes there from strength "
+        f"{_largest(handle, 0.5):.3g} on; the largest strength for query and key that keeps every head below "
+        f"{ONE_HOT:.0%} is {_largest(handle, ONE_HOT):.3g}",
+        stacklevel=4,
+    )
+
+
+def _strongest(biases: list[SelfBias]) -> SelfBias | None:
+    """The head that attends to itself most: heads are compared by an estimate, and one is integrated."""
+    return max(biases, key=lambda bias: bias.margin, default=None)
 
 
 def _biases(layer: AttentionLayer) -> list[SelfBias]:
@@ -134,8 +143,8 @@ def _biases(layer: AttentionLayer) -> list[SelfBias]:
     return self_biases(layer, layer.query.read(), layer.key.read())
 
 
-def _largest(handle: ShiftConditioning) -> float:
-    """The largest strength (of the stronger of query and key) that leaves no head one-hot, by bisection."""
+def _largest(handle: ShiftConditioning, level: float) -> float:
+    """The largest strength (of the stronger of query and key) that gives no head's own column more, by bisection."""
     parts = {(part.layer.name, part.role): part for weight in handle.weights for part in weight.parts}
     pairs: list[tuple[AttentionLayer, list[tuple[Tensor, Tensor]]]] = []
     for layer in handle.layers:
@@ -148,15 +157,18 @@ def _largest(handle: ShiftConditioning) -> float:
         if len(split) == 2:
             pairs.append((layer, split))
 
-    def one_hot(share: float) -> bool:
-        return any(
-            bias.weight() > ONE_HOT
-            for layer, ((query, cq), (key, ck)) in pairs
-            for bias in self_biases(layer, query + share * cq, key + share * ck)
+    def exceeded(share: float) -> bool:
+        strongest = _strongest(
+            [
+                bias
+                for layer, ((query, cq), (key, ck)) in pairs
+                for bias in self_biases(layer, query + share * cq, key + share * ck)
+            ]
         )
+        return strongest is not None and strongest.row().own > level
 
     low, high = 0.0, 1.0
     for _ in range(12):
         middle = (low + high) / 2
-        low, high = (low, middle) if one_hot(middle) else (middle, high)
+        low, high = (low, middle) if exceeded(middle) else (middle, high)
     return low * max(abs(handle.strength.get(role, 0.0)) for role in ("query", "key"))

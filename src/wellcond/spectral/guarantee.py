@@ -15,10 +15,12 @@ from torch import Tensor
 
 from wellcond.attention.view import AttentionLayer
 from wellcond.linalg import condition_numbers, conditions
+from wellcond.propagation.rows import Row, exact_row
 from wellcond.tables import table
 
 ONE_HOT = 0.95  # the weight of a token's own column from which a row counts as one-hot
 TOKENS = 256  # the sequence length assumed where none is known; it enters by its logarithm
+COSINE = 0.2  # and the similarity of tokens
 
 
 @dataclass(frozen=True)
@@ -130,10 +132,13 @@ def shift_bounds(largest: Tensor, correction: Tensor) -> list[float]:
 class SelfBias:
     r"""How strongly a query head attends to its own token at initialisation, from the weights alone.
 
-    For tokens of unit variance and no common part, $\mu = s\,tr(W_Q^T W_K)$ is the mean logit of a token with itself
-    and $\sigma^2 = s^2 tr(W_Q^T W_Q W_K^T W_K)$ the variance of its logits with the others, so its own column has the
-    weight $1/(1 + e^{F - \mu})$ with the free energy $F = \log T + \sigma^2/2$, or $\sigma\sqrt{2\log T}$ beyond
-    $\sigma = \sqrt{2 \log T}$.
+    For tokens of unit variance, $\mu = s\,tr(W_Q^T W_K)$ is the mean logit of a token with itself and
+    $\sigma^2 = s^2 tr(W_Q^T W_Q W_K^T W_K)$ the variance of its logits with the others; what tokens have in common
+    drops out of both, so that a row is the planted one of `wellcond.propagation.rows` with $(1-\rho)\mu$ and
+    $\sqrt{1-\rho}\,\sigma$.
+
+    >>> round(SelfBias("", 0, 8.0, 1.3).row(197).own, 2)
+    0.59
     """
 
     layer: str
@@ -141,12 +146,16 @@ class SelfBias:
     mean: float
     deviation: float
 
-    def weight(self, tokens: int = TOKENS) -> float:
-        """The expected weight of the own column among `tokens`."""
-        log = math.log(tokens)
-        frozen = self.deviation > math.sqrt(2 * log)
-        energy = self.deviation * math.sqrt(2 * log) if frozen else log + self.deviation**2 / 2
-        return 1 / (1 + math.exp(min(700.0, energy - self.mean)))
+    @property
+    def margin(self) -> float:
+        """How far the own logit is above the free energy of the others, in its own deviations."""
+        log, shift, s = math.log(TOKENS), (1 - COSINE) * self.mean, math.sqrt(1 - COSINE) * self.deviation
+        energy = s * math.sqrt(2 * log) if s > math.sqrt(2 * log) else log + s**2 / 2
+        return (shift - energy) / (1 + s)
+
+    def row(self, tokens: int = TOKENS, cosine: float = COSINE) -> Row:
+        """The averages of the head's attention rows."""
+        return exact_row(math.sqrt(1 - cosine) * self.deviation, tokens, (1 - cosine) * self.mean)
 
 
 def self_biases(layer: AttentionLayer, query: Tensor, key: Tensor) -> list[SelfBias]:

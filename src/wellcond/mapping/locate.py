@@ -1,0 +1,245 @@
+"""`wc.locate`: where a model's layers stand, measured on a batch and predicted from their weights alone."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, field
+from typing import Any
+
+from torch import nn
+
+from wellcond.mapping.architecture import architecture
+from wellcond.mapping.estimates import Logits
+from wellcond.mapping.expected import expected_rows, harmonic
+from wellcond.mapping.mapped import Mapped, map_blocks
+from wellcond.mapping.notes import closing, notes_on
+from wellcond.propagation.block import Architecture
+from wellcond.propagation.diagram import Diagram, trainability
+from wellcond.tables import table
+
+FAINT = 0.5  # a self-bias that moves the own logit by less than this changes nothing worth drawing
+
+
+@dataclass(frozen=True)
+class LayerSpot:
+    """One layer; "weights" from its weights at the tokens' measured size and similarity, "batch" measured.
+
+    Args:
+        layer: name of the attention layer.
+        block: its place in the stack, from 0.
+        norm: where its block's norms stand: `"pre"`, `"post"` or `"none"`.
+        tokens: T, visible columns of a row.
+        beta_weights, beta_batch: β = σ_a ÷ √log T, the query's bias included; None where weights do not set it.
+        self_bias_weights: tr(W_Q W_Kᵀ) times the logits' scale, mean over heads: draws attention to the own token.
+        shift_weights, shift_batch: of the own logit against the others.
+        value_gain: of what differs between tokens, of what they have in common, and trace of W_V W_O ÷ D.
+        mlp_gain: of the two matrices (the gate's, in a gated MLP).
+        gate_gain: of the matrix that the gate multiplies, if there is one.
+        bias: mean squares of what biases add: after attention, to the MLP's hidden layer, after the MLP.
+        head_dim_effective: d_eff, the dimensions in which query norms scatter.
+        cosine, size: of the stream's tokens before the block; `cosine_read` of those that attention reads.
+        entropy_predicted, entropy_batch: of the rows ÷ log T.
+        participation_predicted, participation_batch: Σ p².
+        own_predicted, own_batch: weight of the own token.
+        discrepancy: β on the batch ÷ β from weights − 1.
+        notes: what to know of the layer.
+
+    >>> import torch, wellcond as wc
+    >>> _ = torch.manual_seed(0)
+    >>> spot = wc.locate(nn.TransformerEncoderLayer(64, 2, batch_first=True), torch.randn(4, 32, 64)).layers[0]
+    >>> spot.norm, spot.tokens, [round(gain, 1) for gain in spot.mlp_gain]
+    ('post', 32.0, [0.3, 0.3])
+    """
+
+    layer: str
+    block: int
+    norm: str
+    tokens: float
+    beta_weights: float | None
+    beta_batch: float | None
+    self_bias_weights: float | None
+    shift_weights: float | None
+    shift_batch: float
+    value_gain: tuple[float, float, float]
+    mlp_gain: tuple[float, float]
+    gate_gain: float | None
+    bias: tuple[float, float, float]
+    head_dim_effective: float | None
+    cosine: float
+    cosine_read: float
+    size: float
+    entropy_predicted: float
+    entropy_batch: float
+    participation_predicted: float
+    participation_batch: float
+    own_predicted: float
+    own_batch: float
+    discrepancy: float | None
+    notes: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class Spot:
+    """Where a model stands.
+
+    Args:
+        layers: those that the theory maps, in order.
+        skipped: why it does not map the others, by name.
+        notes: what to know, in words.
+        blocks: the layers' blocks in the terms of the recursion, for the diagram.
+
+    >>> import torch, wellcond as wc
+    >>> _ = torch.manual_seed(0)
+    >>> spot = wc.locate(nn.TransformerEncoderLayer(64, 2, batch_first=True), torch.randn(4, 32, 64))
+    >>> spot.records()[0]["quantity"], spot.diagram(resolution=9).verdict(beta=0.5, value_gain=0.1)
+    ('beta', 'trainable')
+    """
+
+    layers: tuple[LayerSpot, ...]
+    skipped: dict[str, str]
+    notes: tuple[str, ...]
+    blocks: tuple[Architecture, ...] = field(default=(), repr=False, compare=False)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Everything as numbers and strings."""
+        return {"layers": [asdict(layer) for layer in self.layers], "skipped": self.skipped, "notes": self.notes}
+
+    def diagram(self, resolution: int = 100) -> Diagram:
+        """The trainability diagram of a stack of such blocks: sharpness of attention against strength of its branch."""
+        return stack_diagram(self.layers, self.blocks, resolution)
+
+    def plot(self, path: str | os.PathLike[str] | None = None) -> Any:
+        """The layers on their own diagram, predicted against measured; a matplotlib figure, also written to a file."""
+        from wellcond.report.located import located_figure
+
+        return located_figure(self, path)
+
+    def records(self) -> list[dict[str, Any]]:
+        """One row per layer and quantity: `layer`, `quantity`, `predicted`, `measured`."""
+        return [
+            {"layer": spot.layer, "quantity": quantity, "predicted": predicted, "measured": measured}
+            for spot in self.layers
+            for quantity, predicted, measured in (
+                ("beta", spot.beta_weights, spot.beta_batch),
+                ("shift", spot.shift_weights, spot.shift_batch),
+                ("entropy", spot.entropy_predicted, spot.entropy_batch),
+                ("participation", spot.participation_predicted, spot.participation_batch),
+                ("own", spot.own_predicted, spot.own_batch),
+            )
+        ]
+
+    def __str__(self) -> str:
+        """Predicted / measured, layer by layer, then what to know."""
+        rows = [
+            [
+                short(spot.layer),
+                f"{spot.tokens:.0f}",
+                f"{spot.cosine:.2f}",
+                _pair(spot.beta_weights, spot.beta_batch),
+                _pair(spot.shift_weights, spot.shift_batch),
+                _pair(spot.entropy_predicted, spot.entropy_batch),
+                _pair(spot.participation_predicted, spot.participation_batch),
+                f"{spot.value_gain[0]:.3g}",
+            ]
+            for spot in self.layers
+        ]
+        header = ["layer", "T", "cosine", "β", "shift", "entropy", "Σ p²", "gain"]
+        return f"from weights / on the batch\n{table(header, rows)}\n{closing(self.notes, self.skipped)}"
+
+
+def locate(model: nn.Module, batch: Any) -> Spot:
+    r"""Each layer's β, self-bias, gains and similarity of tokens: measured on a batch, predicted from weights alone.
+
+    The weights' numbers hold for tokens without direction; where the batch's differ, tokens align with the weights. One
+    pass in evaluation mode; the model, its random numbers and its buffers stay the same.
+
+    Args:
+        model: a stack of self-attention and MLP blocks; other layers are left out, with the reason, in `skipped`.
+        batch: a tensor, a tuple of positional or a dict of keyword arguments.
+
+    >>> import torch
+    >>> _ = torch.manual_seed(0)
+    >>> spot = locate(nn.TransformerEncoderLayer(64, 2, batch_first=True, norm_first=True), torch.randn(4, 32, 64))
+    >>> abs(spot.layers[0].discrepancy) < 0.1, spot.skipped
+    (True, {})
+    """
+    mapped, skipped = map_blocks(model, batch)
+    layers = tuple(_layer_spot(one) for one in mapped)
+    tokens = max(2, round(sum(layer.tokens for layer in layers) / len(layers)))
+    return Spot(layers, skipped, notes_on(mapped), tuple(architecture(one, tokens) for one in mapped))
+
+
+def stack_diagram(layers: Sequence[LayerSpot], blocks: Sequence[Architecture], resolution: int) -> Diagram:
+    """The diagram of the mean block, over a plane that holds all layers."""
+    first = blocks[0]
+    bias = _mean([block.self_bias for block in blocks])
+    betas = [beta for layer in layers for beta in (layer.beta_weights, layer.beta_batch) if beta]
+    gains = [layer.value_gain[0] for layer in layers if layer.value_gain[0] > 0]
+    return trainability(
+        ("beta", min([0.05, *(0.8 * beta for beta in betas)]), max([4.0, *(1.3 * beta for beta in betas)]), "log"),
+        ("value_gain", min([0.01, *(0.5 * gain for gain in gains)]), max([2.0, *(2 * gain for gain in gains)]), "log"),
+        resolution=resolution,
+        depth=len(blocks),
+        tokens=first.tokens,
+        norm=first.norm,
+        activation=first.kernel,
+        mlp_gain=(_mean([block.mlp[0] for block in blocks]), _mean([block.mlp[1] for block in blocks])),
+        bias=_mean([block.bias[2] for block in blocks]),
+        residual_attention=_mean([block.skip_attention for block in blocks]),
+        residual_mlp=_mean([block.skip_mlp for block in blocks]),
+        cosine=max(layers[0].cosine_read, 0.0),
+        self_bias=bias if abs(bias) > FAINT else 0.0,
+    )
+
+
+def _mean(values: Sequence[Any]) -> float:
+    return sum(map(float, values)) / len(values)
+
+
+def _layer_spot(one: Mapped) -> LayerSpot:
+    """One mapped layer as plain numbers."""
+    seen, read = one.measured, one.measured.read
+    beta = bias = shift = dim = None
+    rows = expected_rows(one.heads, read, seen.columns)
+    if isinstance(one.logits, Logits):
+        traces = one.logits.trace
+        beta, bias, dim = one.beta, sum(traces) / len(traces), harmonic(one.logits.head_dim)
+        shift = (read.size - read.overlap) * bias
+    assert one.layer.block is not None
+    return LayerSpot(
+        one.layer.name,
+        one.layer.block.index,
+        one.wiring.norm,
+        seen.tokens,
+        beta,
+        one.beta_batch,
+        bias,
+        shift,
+        seen.shift,
+        (one.values.incoherent, one.values.coherent, one.values.trace),
+        one.perceptron.gains,
+        one.perceptron.up,
+        (one.values.bias, one.perceptron.hidden_bias, one.perceptron.output_bias),
+        dim,
+        one.before.cosine,
+        read.cosine,
+        one.before.size,
+        rows.entropy,
+        seen.entropy,
+        rows.participation,
+        seen.participation,
+        rows.own,
+        seen.own,
+        one.discrepancy,
+        one.notes,
+    )
+
+
+def _pair(predicted: float | None, measured: float | None) -> str:
+    return " / ".join("–" if x is None else f"{x:.3f}" if abs(x) < 10 else f"{x:.4g}" for x in (predicted, measured))
+
+
+def short(name: str, room: int = 24) -> str:
+    """A name that fits a column: its end says more than its start."""
+    return name if len(name) <= room else "…" + name[1 - room :]

@@ -1,0 +1,61 @@
+"""How large tokens are and how alike: q and p, of the stream and of what a layer reads."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor, nn
+
+from wellcond.attention.replay import as_sequences
+from wellcond.mapping.estimates import affine
+from wellcond.mapping.wiring import NotMapped
+
+LEAST = 1e-3  # of a norm's largest gain: coordinates with less say nothing of the tokens before the norm
+
+
+@dataclass(frozen=True)
+class Moments:
+    """Mean |x|² ÷ D of the tokens, and mean x·x' ÷ D over different ones."""
+
+    size: float
+    overlap: float
+
+    @property
+    def cosine(self) -> float:
+        """P ÷ q."""
+        return self.overlap / self.size if self.size > 0 else 1.0
+
+
+def moments(x: Tensor, visible: Tensor | None = None) -> Moments:
+    """Of `(B, N, D)` tokens; those that are not visible are left out, and sequences count alike.
+
+    >>> moments(torch.ones(1, 4, 8))
+    Moments(size=1.0, overlap=1.0)
+    """
+    x = x.double()
+    keep = torch.ones(x.shape[:2], dtype=torch.bool) if visible is None else visible
+    x = x * keep.to(x.device)[..., None]
+    count = keep.sum(1).to(x.device)
+    squares = x.square().sum((1, 2))
+    common = (x.sum(1).square().sum(1) - squares) / (count * (count - 1)).clamp_min(1)
+    usable = count > 1
+    if not usable.any():
+        raise NotMapped("no sequence has two tokens")
+    width = x.shape[2]
+    return Moments(float((squares / count)[usable].mean()) / width, float(common[usable].mean()) / width)
+
+
+def arranged(stream: Tensor, transposed: bool) -> Tensor:
+    """A block's stream as `(B, N, D)`."""
+    return stream.transpose(0, 1) if transposed and stream.ndim == 3 else as_sequences(stream)
+
+
+def before_gain(x: Tensor, norm: nn.Module | None) -> Tensor:
+    """The tokens before the norm's own gain and bias."""
+    gained, shift = affine(norm, x.shape[-1])
+    usable = gained.abs() > LEAST * gained.abs().max()
+    if not usable.any():
+        return x
+    gained, shift = gained[usable].to(x.device), shift[usable].to(x.device)
+    return (x[..., usable.to(x.device)].double() - shift) / gained
