@@ -86,8 +86,9 @@ def _cosine(q: Tensor, p: Tensor) -> Tensor:
 def _relu_both(q: Tensor, p: Tensor) -> tuple[Tensor, Tensor]:
     """The arc-cosine kernels of first and zeroth order (Cho & Saul 2009)."""
     c = _cosine(q, p)
-    slope = 0.5 - c.acos() / (2 * math.pi)
-    return q * (c * slope + (1 - c * c).sqrt() / (2 * math.pi)), slope
+    slope = c.acos().mul_(-0.5 / math.pi).add_(0.5)
+    sine = torch.addcmul(torch.ones_like(q), c, c, value=-1).sqrt_()
+    return q * sine.mul_(0.5 / math.pi).addcmul_(c, slope), slope
 
 
 def _relu(q: Tensor, p: Tensor) -> Tensor:

@@ -47,10 +47,9 @@ def asymptotic(tokens: int) -> Statistics:
     critical, log = math.sqrt(2 * math.log(tokens)), math.log(tokens)
 
     def at(deviation: Tensor, correlation: Tensor, shift: Tensor) -> Attention:
-        m = (critical / deviation).clamp_max(1.0)
-        y = 1 - m
-        entropy = torch.where(m < 1, 0.0, 1 - deviation * deviation / (2 * log))
-        return Attention(y, 0.0, entropy, 0.0, m * y / 3, 0.0)
+        y = (1 - critical / deviation).clamp_min_(0.0)
+        entropy = (deviation * deviation).mul_(-0.5 / log).add_(1.0).clamp_min_(0.0)
+        return Attention(y, 0.0, entropy, 0.0, torch.addcmul(y, y, y, value=-1).div_(3.0), 0.0)
 
     return at
 
