@@ -5,8 +5,8 @@ VENV ?= .venv
 PYTHON ?= python3
 PY := $(VENV)/bin/python
 STAMP := $(VENV)/.wellcond
+DEMO := $(VENV)/.wellcond-demo
 PYTEST := $(PY) -m pytest -n 2
-MODEL := timm:vit_tiny_patch16_224
 
 # This clone's code, whatever else the environment has installed; also for the processes that tests start.
 export PYTHONPATH := $(CURDIR)/src
@@ -18,7 +18,13 @@ setup: $(STAMP)
 # An environment of somebody else's is only written to if it lacks something.
 $(STAMP): pyproject.toml constraints.txt
 	test -x $(PY) || $(PYTHON) -m venv $(VENV)
-	test "$(VENV)" != .venv && $(PY) .ci/satisfied.py || $(PY) -m pip install --quiet -c constraints.txt -e ".[dev]"
+	test "$(VENV)" != .venv && $(PY) .ci/satisfied.py dev || $(PY) -m pip install --quiet -c constraints.txt -e ".[dev]"
+	touch $@
+
+# The main job needs neither tests nor documentation.
+$(DEMO): pyproject.toml constraints.txt
+	test -x $(PY) || $(PYTHON) -m venv $(VENV)
+	test "$(VENV)" != .venv && $(PY) .ci/satisfied.py lab,timm || $(PY) -m pip install --quiet -c constraints.txt -e ".[lab,timm]"
 	touch $@
 
 # The tests open the HTML pages in a browser; Debian's, since Playwright's own would be a download of its own.
@@ -27,10 +33,8 @@ chromium:
 	    sudo=$$(test "$$(id -u)" = 0 || command -v sudo); \
 	    $$sudo apt-get update -qq && $$sudo apt-get install -y -qq --no-install-recommends chromium > /dev/null; }
 
-demo: setup
-	mkdir -p build/demo
-	$(PY) -m wellcond init $(MODEL) --scheme conditioned --seed 0 -o build/demo/vit.safetensors
-	$(PY) -m wellcond audit $(MODEL) --weights build/demo/vit.safetensors --scheme conditioned
+demo: $(DEMO)
+	$(PY) -m wellcond compare --jobs 2 --out build/demo
 
 test: export OMP_NUM_THREADS = 1
 test: setup chromium

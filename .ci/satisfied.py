@@ -1,4 +1,4 @@
-"""Exit 0 if this environment has everything that `pip install -c constraints.txt -e .[dev]` would bring."""
+"""Exit 0 if this environment has everything that `pip install -c constraints.txt -e .[EXTRAS]` would bring."""
 
 import re
 import sys
@@ -31,6 +31,6 @@ def installed(name: str) -> str | None:
         return None
 
 
-wanted = {project["name"], *names([*project["dependencies"], f"{project['name']}[dev]"])}
+wanted = {project["name"], *names([*project["dependencies"], f"{project['name']}[{sys.argv[1]}]"])}
 wrong = sorted(name for name in wanted if installed(name) is None or installed(name) != pins.get(name, installed(name)))
 sys.exit(f"to install: {', '.join(wrong)}" if wrong else 0)

@@ -6,10 +6,8 @@ import io
 import json
 import math
 import re
-import shutil
 import sys
 from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -17,10 +15,11 @@ from typing import Any
 import pytest
 import torch
 from PIL import Image
-from playwright.sync_api import Browser, Dialog, Page, sync_playwright
+from playwright.sync_api import Browser, Page
 from torch import nn
 
 import wellcond as wc
+from tests.pages import drawn, opened
 from wellcond.diagnose.records import HeadRecord, JacobianRecord, LayerRecord, Spectrum, WeightRecord
 from wellcond.errors import WellcondError
 from wellcond.jacobian.result import DEFICIENT, LARGEST, LOWER_BOUND, OK, UNRESOLVED, Bound, ConditionNumber
@@ -101,54 +100,12 @@ def diagnosis() -> dict[str, Any]:
     }
 
 
-@pytest.fixture(scope="session")
-def browser() -> Iterator[Browser]:
-    names = ("chromium", "chromium-browser", "google-chrome")
-    path = next(filter(None, map(shutil.which, names)), None)
-    if path is None:
-        pytest.fail("no browser: make chromium installs it")
-    with sync_playwright() as playwright:
-        arguments = ["--no-sandbox", "--disable-background-networking"]
-        opened = playwright.chromium.launch(executable_path=path, args=arguments)
-        yield opened
-        opened.close()
-
-
-@contextmanager
-def opened(browser: Browser, text: str, file: Path, **options: Any) -> Iterator[Page]:
-    """The page in the browser; whatever is done to it, it must not complain, ask, or request anything but itself."""
-    file.write_text(text, encoding="utf-8")
-    happened: list[str] = []
-
-    def dismiss(dialog: Dialog) -> None:
-        happened.append(f"dialog: {dialog.message}")
-        dialog.dismiss()
-
-    page = browser.new_page(viewport={"width": 1300, "height": 1000}, **options)
-    page.on("console", lambda message: happened.append(f"console {message.type}: {message.text}"))
-    page.on("pageerror", lambda error: happened.append(f"error: {error}"))
-    page.on("dialog", dismiss)
-    page.on("request", lambda request: happened.append(request.url))
-    page.goto(file.as_uri())
-    yield page
-    page.wait_for_timeout(50)  # what is late still counts
-    page.close()
-    assert happened == [file.as_uri()]
-
-
 @pytest.fixture(scope="module")
 def page(browser: Browser, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Page]:
     """The page of `diagnosis()`, for the tests that leave the table as it is."""
     file = tmp_path_factory.mktemp("page") / "d.html"
     with opened(browser, diagnosis_page(diagnosis()), file) as page:
         yield page
-
-
-def drawn(page: Page, plot: str = ".js-plotly-plot") -> list[dict[str, Any]]:
-    traces: list[dict[str, Any]] = json.loads(
-        page.evaluate("(plot) => JSON.stringify(document.querySelector(plot).data)", plot)
-    )
-    return traces
 
 
 def heat_map(page: Page, quantity: str) -> list[list[float | None]]:

@@ -38,12 +38,12 @@ def diagnosis_page(data: dict[str, Any]) -> str:
         raise WellcondError(f"The HTML page cannot be made ({error}): pip install 'wellcond[report]'") from error
 
     layers = data["layers"]
-    payload = _script_json({"layers": [_layer(layer) for layer in layers], "quantities": quantity_maps(layers)})
+    payload = script_json({"layers": [_layer(layer) for layer in layers], "quantities": quantity_maps(layers)})
     loader = jinja2.PackageLoader("wellcond.report", ".")
     environment = jinja2.Environment(
         loader=loader, autoescape=True, undefined=jinja2.StrictUndefined, trim_blocks=True, lstrip_blocks=True
     )
-    environment.filters["plain"] = _plain
+    environment.filters["plain"] = plain_number
     environment.filters["number"] = number
     return environment.get_template("diagnosis.html.j2").render(
         data=data,
@@ -58,14 +58,15 @@ def diagnosis_page(data: dict[str, Any]) -> str:
     )
 
 
-def _plain(value: Any) -> str:
+def plain_number(value: Any) -> str:
+    """A value as the page prints it: text as it is, numbers as JSON has them."""
     return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False, default=str)
 
 
-def _script_json(value: Any) -> str:
+def script_json(value: Any) -> str:
     r"""JSON that neither ends a script element nor starts a comment in it; U+2028 and U+2029 are escaped as well.
 
-    >>> _script_json(["</script>", "&"])
+    >>> script_json(["</script>", "&"])
     '["\\u003c/script\\u003e","\\u0026"]'
     """
     text = json.dumps(value, allow_nan=False, separators=(",", ":"))

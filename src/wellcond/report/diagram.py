@@ -66,14 +66,14 @@ def diagram_figure(found: Diagram, path: str | os.PathLike[str] | None = None) -
 
 def draw(axes: Any, found: Diagram) -> None:
     """Draw the phases on axes: a mixture of colours where several things are wrong."""
-    image = _colours(found.phase)
+    image = phase_colours(found.phase)
     axes.pcolormesh(found.x.numpy(), found.y.numpy(), image.numpy(), shading="nearest", rasterized=True)
     for axis, name, values in ((axes.xaxis, found.names[0], found.x), (axes.yaxis, found.names[1], found.y)):
         axis.set_label_text(NAMES[name])
         ratios = values[1:] / values[:-1] if bool((values > 0).all()) and len(values) > 2 else torch.zeros(0)
         if len(ratios) and float(ratios.std()) < 0.1 * float(ratios.mean() - 1):
             (axes.set_xscale if axis is axes.xaxis else axes.set_yscale)("log")
-    for mask, where in _places(found.phase):
+    for mask, where in phase_places(found.phase):
         bits = [bit for bit in LABELS if bit and mask & bit] or [0]
         text = ",\n".join(LABELS[bit] for bit in bits)
         x, y = float(found.x[where[1]]), float(found.y[where[0]])
@@ -111,7 +111,7 @@ def _title(found: Diagram) -> str:
     return "Which Transformers can be trained? " + ", ".join(parts)
 
 
-def _colours(phase: Tensor) -> Tensor:
+def phase_colours(phase: Tensor) -> Tensor:
     """`(rows, columns, 3)` in [0, 1]."""
     palette = {bit: torch.tensor([int(c[i : i + 2], 16) / 255 for i in (1, 3, 5)]) for bit, c in COLOURS.items()}
     image = torch.empty(*phase.shape, 3)
@@ -121,7 +121,7 @@ def _colours(phase: Tensor) -> Tensor:
     return image
 
 
-def _places(phase: Tensor) -> list[tuple[int, tuple[int, int]]]:
+def phase_places(phase: Tensor) -> list[tuple[int, tuple[int, int]]]:
     """For each phase of at least 2 % of the cells, the one that lies deepest inside it."""
     found = []
     for mask in sorted(set(phase.flatten().tolist())):

@@ -55,7 +55,7 @@ def load_state_(handle: Conditioning, path: str | os.PathLike[str]) -> None:
 def write_state(state: Mapping[str, Any], path: str | os.PathLike[str]) -> None:
     """Write nested dictionaries of tensors and plain values."""
     tensors: dict[str, Tensor] = {}
-    header = json.dumps(_split(state, "", tensors))
+    header = json.dumps(split_state(state, "", tensors))
     write_named(file_target(path), tensors.items(), {KEY: header})
 
 
@@ -67,13 +67,13 @@ def read_state(path: str | os.PathLike[str]) -> dict[str, Any]:
         try:
             state = json.loads((file.metadata() or {})[KEY])
             tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 (no dictionary)
-            joined: dict[str, Any] = _join(state, tensors)
+            joined: dict[str, Any] = join_state(state, tensors)
         except (KeyError, ValueError) as error:
             raise CheckpointError(f"'{path}' is not the state of a conditioning ({error!r})") from error
     return joined
 
 
-def _split(value: Any, name: str, tensors: dict[str, Tensor]) -> Any:
+def split_state(value: Any, name: str, tensors: dict[str, Tensor]) -> Any:
     """The value as JSON has it, with its tensors put aside."""
     if isinstance(value, Tensor):
         if name in tensors:
@@ -81,19 +81,20 @@ def _split(value: Any, name: str, tensors: dict[str, Tensor]) -> Any:
         tensors[name] = value
         return {TENSOR: name}
     if isinstance(value, Mapping) and all(isinstance(key, str) and key != TENSOR for key in value):
-        return {key: _split(inner, f"{name}/{key}" if name else key, tensors) for key, inner in value.items()}
+        return {key: split_state(inner, f"{name}/{key}" if name else key, tensors) for key, inner in value.items()}
     if isinstance(value, list):
-        return [_split(inner, f"{name}/{index}", tensors) for index, inner in enumerate(value)]
+        return [split_state(inner, f"{name}/{index}", tensors) for index, inner in enumerate(value)]
     if type(value) in PLAIN:
         return value
     raise CheckpointError(f"'{name}' of the state is a {type(value).__name__}, which a file without pickle cannot hold")
 
 
-def _join(value: Any, tensors: Mapping[str, Tensor]) -> Any:
+def join_state(value: Any, tensors: Mapping[str, Tensor]) -> Any:
+    """The value with its tensors back in place."""
     if isinstance(value, dict):
         if value.keys() == {TENSOR}:
             return tensors[value[TENSOR]]
-        return {key: _join(inner, tensors) for key, inner in value.items()}
+        return {key: join_state(inner, tensors) for key, inner in value.items()}
     if isinstance(value, list):
-        return [_join(inner, tensors) for inner in value]
+        return [join_state(inner, tensors) for inner in value]
     return value

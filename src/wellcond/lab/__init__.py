@@ -1,0 +1,1 @@
+"""The laboratory: train schemes against each other, fairly."""

@@ -1,0 +1,84 @@
+"""What is compared: each scheme of a recipe, and the controls that separate spectrum from scale."""
+
+from __future__ import annotations
+
+import copy
+import hashlib
+import re
+import warnings
+from dataclasses import dataclass
+from typing import Any
+
+from torch import nn
+
+import wellcond as wc
+from wellcond.errors import WellcondError
+from wellcond.lab.recipe import Arm, Recipe
+from wellcond.spectral.handle import Conditioning
+
+
+@dataclass(frozen=True)
+class Scheme:
+    """One scheme to train with.
+
+    Args:
+        name: in tables.
+        arm: of the recipe.
+        control_of: the scheme whose scale it has, if it is a control.
+    """
+
+    name: str
+    arm: Arm
+    control_of: str | None = None
+
+    @property
+    def folder(self) -> str:
+        """A name for its folder: what a file system takes, and no two schemes share.
+
+        >>> Scheme("shift 1", Arm()).folder
+        'shift-1-7e1e04'
+        """
+        plain = re.sub(r"[^a-z0-9]+", "-", self.name.lower()).strip("-")[:40]
+        return f"{plain}-{hashlib.sha256(self.name.encode()).hexdigest()[:6]}"
+
+    def apply_(self, model: nn.Module, seed: int) -> Conditioning | None:
+        """Initialise and condition a fresh model in place."""
+        init: Any = self.arm.init
+        try:
+            if self.control_of is not None:
+                wc.init_(model, "scale_matched", seed=seed, of=_with_options(init, self.arm.options))
+            elif init is not None:
+                wc.init_(model, init, seed=seed, **self.arm.options)
+            if self.arm.condition is None:
+                return None
+            strength: dict[str, Any] = {} if self.arm.strength is None else {"strength": self.arm.strength}
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore")  # that attention starts one-hot is what is compared
+                return wc.condition_(model, self.arm.condition, **strength)
+        except WellcondError as error:
+            raise WellcondError(f"scheme '{self.name}': {error}") from error
+
+
+def schemes_of(recipe: Recipe) -> list[Scheme]:
+    """The recipe's schemes in order, each control behind its own.
+
+    >>> from wellcond.lab.recipe import load_recipe
+    >>> [scheme.name for scheme in schemes_of(load_recipe("digits"))][2:4]
+    ['conditioned', 'conditioned, scale only']
+    """
+    found = []
+    for name, arm in recipe.schemes.items():
+        found.append(Scheme(name, arm))
+        if arm.control:
+            found.append(Scheme(f"{name}, scale only", arm, control_of=name))
+    return found
+
+
+def check_schemes(recipe: Recipe, model: nn.Module) -> None:
+    """Apply every scheme to a copy of the model, so that what cannot be is said before anything is trained."""
+    for scheme in schemes_of(recipe):
+        scheme.apply_(copy.deepcopy(model), seed=0)
+
+
+def _with_options(init: Any, options: dict[str, Any]) -> Any:
+    return (init, options) if options else init

@@ -1,0 +1,190 @@
+"""`wellcond compare`: all runs of a recipe, each kept in its folder, so that what is done stays done."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import shlex
+import sys
+import traceback
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import nn
+
+import wellcond as wc
+from wellcond.errors import WellcondError
+from wellcond.lab.arms import Scheme, check_schemes, schemes_of
+from wellcond.lab.environment import environment
+from wellcond.lab.folder import RunFolder, describe
+from wellcond.lab.models import check_fits, lab_model
+from wellcond.lab.outcome import Outcome, read_outcome
+from wellcond.lab.recipe import Recipe, parse_recipe, recipe_text
+from wellcond.lab.tasks import task as build_task
+from wellcond.lab.tasks.base import Task
+from wellcond.lab.train import Report, Run, train
+from wellcond.plain import to_json
+from wellcond.report.atomic import write_text
+
+DONE = ("finished", "diverged")  # a crashed run is tried again
+
+
+@dataclass(frozen=True)
+class Experiment:
+    """A recipe, its task and the folder of its runs."""
+
+    recipe: Recipe
+    task: Task
+    out: Path
+
+    def folder(self, scheme: Scheme, seed: int) -> Path:
+        """Where a run is kept."""
+        order = [s.name for s in schemes_of(self.recipe)].index(scheme.name)
+        return self.out / "runs" / f"{order:02d}-{scheme.folder}" / f"seed-{seed}"
+
+    def runs(self) -> Iterator[tuple[Scheme, int]]:
+        """All of them, seed by seed, so that what is there early can be compared."""
+        for seed in self.recipe.seeds:
+            for scheme in schemes_of(self.recipe):
+                yield scheme, seed
+
+    def left(self) -> list[tuple[Scheme, int]]:
+        """Those that are not done."""
+        return [(s, seed) for s, seed in self.runs() if self._status(s, seed) not in DONE]
+
+    def _status(self, scheme: Scheme, seed: int) -> str:
+        described = describe(self.folder(scheme, seed))
+        if described and described.get("arm") != scheme.arm.model_dump(mode="json"):
+            raise WellcondError(
+                f"'{self.out}' holds runs of another scheme '{scheme.name}': give another --out, or rename the scheme"
+            )
+        return str(described.get("status", ""))
+
+    def outcomes(self) -> list[Outcome]:
+        """What is there, in the recipe's order of schemes."""
+        found = [self.folder(scheme, seed) for scheme in schemes_of(self.recipe) for seed in self.recipe.seeds]
+        return [read_outcome(path) for path in found if (path / "run.json").exists()]
+
+
+def prepare(source: str | Path, out: Path, **changes: Any) -> Experiment:
+    """Check a recipe from end to end, on a model that is not trained, and claim its folder."""
+    text, name = recipe_text(source)
+    recipe = parse_recipe(text, name, **changes)
+    task = build_task(recipe.task.name, **recipe.task.options)
+    model = lab_model(recipe.model.name, recipe.model.options, task, seed=0)
+    check_fits(model, task, task.test[torch.arange(2)])
+    check_schemes(recipe, model)
+    _claim(out, text, recipe, task, model)
+    return Experiment(recipe, task, out)
+
+
+def run_one(experiment: Experiment, scheme: Scheme, seed: int, report: Report = lambda step, loss: None) -> str:
+    """One run; what goes wrong in it is recorded, and the others go on."""
+    folder = RunFolder(experiment.folder(scheme, seed))
+    lr, task = scheme.arm.lr or experiment.recipe.train.lr, experiment.task
+    if first_process():
+        folder.describe(
+            scheme=scheme.name,
+            control_of=scheme.control_of,
+            seed=seed,
+            status="running",
+            error="",
+            metric=task.metric,
+            higher_is_better=task.higher_is_better,
+            steps=experiment.recipe.train.steps,
+            lr=lr,
+            arm=scheme.arm.model_dump(mode="json"),
+        )
+    try:
+        return train(Run(experiment.recipe, scheme, seed, experiment.task, folder, lr), report)
+    except (KeyboardInterrupt, SystemExit):
+        raise
+    except Exception as error:
+        if isinstance(error, WellcondError) and "cannot be written" in str(error):
+            raise  # a full disk is nobody's result
+        last = traceback.extract_tb(error.__traceback__)[-1]
+        folder.describe(
+            status="crashed", error=f"{type(error).__name__}: {error} ({Path(last.filename).name}:{last.lineno})"
+        )
+        return "crashed"
+
+
+def run_all(experiment: Experiment, watch: Callable[[Scheme, int], Report]) -> None:
+    """Every run that is not done, one after the other."""
+    for scheme, seed in experiment.left():
+        run_one(experiment, scheme, seed, watch(scheme, seed))
+
+
+def first_process() -> bool:
+    """Whether this process writes: the only one, or the first of those that torchrun or accelerate started."""
+    return int(os.environ.get("RANK", "0")) == 0
+
+
+def _claim(out: Path, text: str, recipe: Recipe, task: Task, model: nn.Module) -> None:
+    """Make the folder this recipe's, or see that it is: runs of two recipes are not mixed."""
+    if not first_process():
+        return
+    try:
+        out.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise WellcondError(f"the folder '{out}' cannot be made: {error}") from None
+    mark, own = out / "recipe.json", _fingerprint(recipe)
+    if mark.exists() and _fingerprint_of(mark) != own:
+        raise WellcondError(
+            f"'{out}' holds the runs of another recipe (see {out / 'recipe.toml'}): give another --out, or delete it"
+        )
+    if not mark.exists() and any(out.iterdir()):
+        raise WellcondError(f"'{out}' is not empty and holds no comparison: give another --out")
+    write_text(mark, to_json({"fingerprint": own, "recipe": recipe.model_dump(mode="json")}) + "\n")
+    write_text(out / "recipe.toml", text)
+    about = {
+        "title": recipe.title or f"{recipe.model.name} on {task.name}",
+        "command": shlex.join(["wellcond", *sys.argv[1:]])
+        if Path(sys.argv[0]).stem in ("wellcond", "__main__")
+        else "",
+        **environment(),
+        "task": {
+            "name": task.name,
+            "description": task.description,
+            "metric": task.metric,
+            "higher_is_better": task.higher_is_better,
+        },
+        "model": recipe.model.name,
+        "parameters": sum(p.numel() for p in model.parameters()),
+        "baseline": recipe.baseline,
+        "diagram": _diagram(model, task),
+    }
+    write_text(out / "comparison.json", to_json(about) + "\n")
+
+
+def _fingerprint(recipe: Recipe) -> str:
+    """What makes a run what it is; more seeds or schemes are still the same comparison."""
+    kept = recipe.model_dump(mode="json", exclude={"title", "seeds", "schemes", "baseline"})
+    return hashlib.sha256(to_json(kept).encode()).hexdigest()[:16]
+
+
+def _fingerprint_of(path: Path) -> str:
+    try:
+        return str(json.loads(path.read_text())["fingerprint"])
+    except (OSError, ValueError, KeyError) as error:
+        raise WellcondError(f"'{path}' cannot be read ({error}): give another --out") from None
+
+
+def _diagram(model: nn.Module, task: Task) -> dict[str, Any] | None:
+    """The arguments of the model's own diagram, where the theory has it."""
+    try:
+        spot = wc.locate(model, task.test[torch.arange(2)].inputs)
+    except WellcondError:
+        return None
+    first = spot.layers[0]
+    return {
+        "depth": len(spot.layers),
+        "tokens": max(2, round(first.tokens)),
+        "norm": first.norm,
+        "mlp_gain": list(first.mlp_gain),
+        "cosine": max(0.0, first.cosine_read),
+    }

@@ -1,0 +1,73 @@
+"""Everything that the next step depends on, as tensors; the rest follows from the seed and the step."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from wellcond.lab.checkpoints import latest_checkpoint
+from wellcond.spectral.handle import Conditioning
+from wellcond.spectral.saved import join_state, split_state
+
+
+@dataclass(frozen=True)
+class Standing:
+    """Where a run stands.
+
+    Args:
+        model: what is trained.
+        optimizer: and by what.
+        conditioning: the handle of `wc.condition_`, which remembers what rounding would lose.
+        average: of the weights, if one is kept.
+    """
+
+    model: nn.Module
+    optimizer: Any
+    conditioning: Conditioning | None
+    average: dict[str, Tensor]
+
+    def tensors(self) -> dict[str, Tensor]:
+        """All of it, by name."""
+        found = {f"model.{name}": tensor for name, tensor in self.model.state_dict().items()}
+        for index, state in self.optimizer.state_dict()["state"].items():
+            found |= {f"optimizer.{index}.{name}": torch.as_tensor(value) for name, value in state.items()}
+        found |= {f"average.{name}": tensor for name, tensor in self.average.items()}
+        if self.conditioning is not None:
+            own: dict[str, Tensor] = {}
+            text = json.dumps(split_state(self.conditioning.state_dict(), "", own))
+            found |= {f"conditioning.{name}": tensor for name, tensor in own.items()}
+            found["text."] = torch.tensor(list(text.encode()), dtype=torch.uint8)
+        return found
+
+    def load_(self, tensors: Mapping[str, Tensor]) -> None:
+        """Take all of it over."""
+        parts: dict[str, dict[str, Tensor]] = {}
+        for name, tensor in tensors.items():
+            part, _, rest = name.partition(".")
+            parts.setdefault(part, {})[rest] = tensor
+        self.model.load_state_dict(parts["model"])
+        state: dict[int, dict[str, Tensor]] = {}
+        for name, tensor in parts.get("optimizer", {}).items():
+            index, _, field = name.partition(".")
+            state.setdefault(int(index), {})[field] = tensor
+        self.optimizer.load_state_dict({"state": state, "param_groups": self.optimizer.state_dict()["param_groups"]})
+        for name, tensor in parts.get("average", {}).items():
+            self.average[name].copy_(tensor)
+        if self.conditioning is not None:
+            text = bytes(parts["text"][""].tolist()).decode()
+            self.conditioning.load_state_dict(join_state(json.loads(text), parts.get("conditioning", {})))
+
+
+def resume_(folder: Path, standing: Standing) -> int:
+    """Take over the last whole checkpoint of a folder; return its step, or 0."""
+    found = latest_checkpoint(folder)
+    if found is None:
+        return 0
+    standing.load_(found[1])
+    return found[0]

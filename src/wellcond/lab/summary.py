@@ -1,0 +1,126 @@
+"""A comparison on a terminal: a table that fits, and the words below it."""
+
+from __future__ import annotations
+
+import textwrap
+from collections.abc import Sequence
+
+from wellcond.lab.statistics import Comparison, SchemeRecord
+from wellcond.lab.verdicts import plain_words, scale_verdict, verdict
+from wellcond.tables import table
+
+NOTHING = "—"  # where a number has no meaning
+GAP = 2  # spaces between columns
+SHORT = 12  # characters of a baseline's name that a header has room for
+
+
+def table_text(comparison: Comparison, width: int = 100) -> str:
+    """The table, in as many parts as the width asks for, each scheme's verdicts, and the paragraph.
+
+    Args:
+        comparison: of `compare`.
+        width: of the terminal; columns that do not fit are set below, under the schemes' names again.
+
+    >>> from wellcond.lab.outcome import Outcome
+    >>> from wellcond.lab.statistics import compare
+    >>> def run(scheme, seed, result):
+    ...     return Outcome(scheme, None, seed, "finished", "", "accuracy", True, 9, (), ((9, result),), (), 1.0, {})
+    >>> runs = [run("default", s, r) for s, r in enumerate([0.5, 0.6, 0.7])]
+    >>> runs += [run("scaled", s, r) for s, r in enumerate([0.6, 0.8, 1.0])]
+    >>> print(table_text(compare(runs), width=76))
+    scheme   accuracy   − default               steps to default's final
+    default  0.6 ± 0.1                          9 (3/3)
+    scaled   0.8 ± 0.2  +0.2 [-0.0484, +0.448]  9 (3/3)
+    <BLANKLINE>
+    scheme   time ÷ default  diverged
+    default  1.00            0/3
+    scaled   1.00            0/3
+    <BLANKLINE>
+    scaled: no difference to default shown: +0.2 [-0.0484, +0.448], 3 seeds
+    <BLANKLINE>
+    In this setting, by accuracy, with 3 seeds, no difference to default is
+    shown for scaled, which is not to say that there is none.
+    """
+    columns = [column for column in _columns(comparison) if not set(column[1:]) <= {NOTHING, ""}]
+    names = [record.scheme for record in comparison.schemes]
+    verdicts = [_filled(line, width, indent="  ") for line in _verdicts(comparison)]
+    paragraph = _filled(plain_words(comparison), width)
+    return "\n\n".join(part for part in (*_parts(names, columns, width), "\n".join(verdicts), paragraph) if part)
+
+
+def _columns(comparison: Comparison) -> list[list[str]]:
+    """Header and cells of each column but the schemes' names."""
+    baseline = comparison.baseline if len(comparison.baseline) <= SHORT else "baseline"
+    headers = [comparison.metric, f"− {baseline}", f"steps to {baseline}'s final", f"time ÷ {baseline}"]
+    headers += ["κ(J)", "entropy", "diverged"]
+    rows = [_cells(record) for record in comparison.schemes]
+    return [[header, *(row[i] for row in rows)] for i, header in enumerate(headers)]
+
+
+def _cells(record: SchemeRecord) -> list[str]:
+    found, total, crashed = record.to_baseline, sum(record.runs.values()), record.runs["crashed"]
+    result = NOTHING if record.mean is None else f"{record.mean:.4g}"
+    result += "" if record.sd is None else f" ± {record.sd:.2g}"
+    difference = "" if found is None else NOTHING if found.mean is None else f"{found.mean:+.3g}"
+    if found is not None and found.interval is not None:
+        difference += f" [{found.interval[0]:+.3g}, {found.interval[1]:+.3g}]"
+    steps = NOTHING if record.median_steps is None else f"{record.median_steps:.10g}"
+    return [
+        result,
+        difference,
+        f"{steps} ({record.reached}/{len(record.steps_to_reach)})" if record.steps_to_reach else NOTHING,
+        NOTHING if record.time_ratio is None else f"{record.time_ratio:.2f}",
+        _change(record, "kappa_jacobian"),
+        _change(record, "entropy"),
+        f"{record.runs['diverged']}/{total}" + (f", {crashed} crashed" if crashed else ""),
+    ]
+
+
+def _change(record: SchemeRecord, quantity: str) -> str:
+    """First → last; a quantity that nobody monitored has no column."""
+    if quantity not in record.monitored:
+        return NOTHING
+    return " → ".join(NOTHING if value is None else f"{value:.3g}" for value in record.monitored[quantity])
+
+
+def _parts(names: Sequence[str], columns: Sequence[Sequence[str]], width: int) -> list[str]:
+    """Tables side by side while they fit, else one below another; long names go on in the next line, uncut."""
+    widest = max(max(map(len, column)) for column in columns)
+    room = max(8, width - widest - GAP)
+    wrapped = [[name[i : i + room] for i in range(0, len(name), room)] or [""] for name in names]
+    first = max(len("scheme"), *(len(lines[0]) for lines in wrapped))
+    groups: list[list[Sequence[str]]] = [[]]
+    used = first
+    for column in columns:
+        needed = GAP + max(map(len, column))
+        if groups[-1] and used + needed > width:
+            groups.append([])
+            used = first
+        groups[-1].append(column)
+        used += needed
+    return [_part(wrapped, group) for group in groups]
+
+
+def _part(names: Sequence[Sequence[str]], columns: Sequence[Sequence[str]]) -> str:
+    rows = []
+    for index, (head, *more) in enumerate(names, start=1):
+        rows.append([head, *(column[index] for column in columns)])
+        rows += [[line, *("" for _ in columns)] for line in more]
+    return table(["scheme", *(column[0] for column in columns)], rows)
+
+
+def _verdicts(comparison: Comparison) -> list[str]:
+    """One line for each scheme against the baseline, and each of its controls."""
+    lines = []
+    for record in comparison.schemes:
+        if record.to_baseline is None:
+            continue
+        lines.append(f"{record.scheme}: {verdict(record.to_baseline, comparison.higher_is_better)}")
+        for found in record.to_controls:
+            lines.append(f"{record.scheme}: {scale_verdict(record.to_baseline, found, comparison.higher_is_better)}")
+    return lines
+
+
+def _filled(text: str, width: int, indent: str = "") -> str:
+    """Lines of a width; a name with hyphens stays whole, so that it can be searched for."""
+    return textwrap.fill(text, width, subsequent_indent=indent, break_on_hyphens=False)

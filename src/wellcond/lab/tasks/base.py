@@ -1,0 +1,154 @@
+"""A task: what is trained on what, with its loss and its metric."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import torch
+from torch import Tensor
+
+from wellcond.errors import WellcondError
+from wellcond.lab.tasks.metrics import IGNORED, METRICS, Counts, count, metric_of
+
+KINDS = ("image", "sequence", "pair", "causal-text", "masked-text", "detection")
+
+
+@dataclass(frozen=True)
+class Batch:
+    """Some examples.
+
+    Args:
+        inputs: a tensor; where sequences are padded a dict of `input_ids`, `attention_mask` (1 on a token, 0 on
+            padding) and perhaps `token_type_ids`, each `(B, T)`, or `(B, 2, T)` of a pair; for detection a tuple of
+            images `(3, H, W)`.
+        targets: a tensor; for detection a tuple of dicts as torchvision's Mask R-CNN takes them.
+
+    >>> Batch(torch.zeros(2, 3), torch.zeros(2)).to("meta").inputs.device
+    device(type='meta')
+    """
+
+    inputs: Any
+    targets: Any
+
+    def to(self, device: torch.device | str) -> Batch:
+        """The same on another device."""
+        return Batch(_moved(self.inputs, device), _moved(self.targets, device))
+
+    def __len__(self) -> int:
+        return len(self.targets)
+
+
+class Examples(Protocol):
+    """Examples by number. The same numbers give the same batch, always: nothing is drawn at random here."""
+
+    def __len__(self) -> int:
+        """How many there are."""
+        ...
+
+    def __getitem__(self, indices: Tensor) -> Batch:
+        """Those of some numbers, a tensor of int64."""
+        ...
+
+
+@dataclass(frozen=True)
+class Task:
+    """What is trained on what.
+
+    Args:
+        name: in the registry.
+        kind: image; sequence (tokens to a class); pair (two sequences to a class); causal-text; masked-text;
+            detection.
+        shape: what a model must fit: channels, size and classes; tokens, vocabulary and classes; or tokens and
+            vocabulary. `classes` is 1 for a real number; `size` is 0 where each image has its own.
+        train: the examples to learn from.
+        test: those to be judged by.
+        metric: accuracy, perplexity, ap, matthews, f1 or pearson.
+        description: what, where from, how many.
+        preparation: of a batch, with random numbers; see `prepare`.
+
+    >>> from wellcond.lab.tasks import task
+    >>> digits = task("digits")
+    >>> batch = digits.train[torch.arange(4)]
+    >>> batch.inputs.shape, digits.shape["classes"]
+    (torch.Size([4, 1, 8, 8]), 10)
+    >>> digits.metric_of(digits.score(torch.eye(10)[batch.targets], batch))
+    1.0
+    """
+
+    name: str
+    kind: str
+    shape: Mapping[str, int]
+    train: Examples
+    test: Examples
+    metric: str
+    description: str
+    preparation: Callable[[Batch, torch.Generator], Batch] | None = None
+
+    def __post_init__(self) -> None:
+        if self.kind not in KINDS or self.metric not in METRICS:
+            raise WellcondError(
+                f"task {self.name!r} has kind {self.kind!r} and metric {self.metric!r}; the kinds are "
+                f"{', '.join(KINDS)}, the metrics {', '.join(METRICS)}"
+            )
+
+    @property
+    def higher_is_better(self) -> bool:
+        """True of every metric but perplexity."""
+        return self.metric != "perplexity"
+
+    def prepare(self, batch: Batch, generator: torch.Generator) -> Batch:
+        """The batch as the model is to see it: masked for masked-text, unchanged elsewhere."""
+        return batch if self.preparation is None else self.preparation(batch, generator)
+
+    def loss(self, output: Any, batch: Batch, *, smoothing: float = 0.0) -> Tensor:
+        """Mean loss of a batch: cross entropy in nats, squared error of real numbers, Mask R-CNN's own sum.
+
+        Args:
+            output: a tensor, something with `.logits`, or for detection the dict of losses of a model in training.
+            batch: its targets may be classes, or probabilities `(B, classes)` as mixup gives them.
+            smoothing: of labels, for classes.
+        """
+        if self.kind == "detection":
+            if not isinstance(output, Mapping):
+                raise WellcondError("a detector gives its losses only in training: model.train()(images, targets)")
+            return torch.stack(list(output.values())).sum()
+        logits = logits_of(output)
+        if self.metric == "pearson":
+            return torch.nn.functional.mse_loss(logits.flatten().float(), batch.targets)
+        if self.kind not in ("causal-text", "masked-text"):
+            return torch.nn.functional.cross_entropy(logits.float(), batch.targets, label_smoothing=smoothing)
+        flat: Tensor = batch.targets.flatten()
+        summed = torch.nn.functional.cross_entropy(
+            logits.flatten(0, -2).float(), flat, ignore_index=IGNORED, reduction="sum", label_smoothing=smoothing
+        )
+        return summed / (flat != IGNORED).sum().clamp(min=1)  # a short batch may have no masked token at all
+
+    def score(self, output: Any, batch: Batch) -> Counts:
+        """What the metric needs of a batch; add over batches, then `metric_of`."""
+        return count(self.metric, output if self.kind == "detection" else logits_of(output), batch.targets)
+
+    def metric_of(self, counts: Counts) -> float:
+        """The metric of everything counted."""
+        return metric_of(self.metric, counts)
+
+
+def logits_of(output: Any) -> Tensor:
+    """The tensor itself, or its `.logits`.
+
+    >>> logits_of(torch.zeros(2)).shape
+    torch.Size([2])
+    """
+    logits = getattr(output, "logits", output)
+    if not isinstance(logits, Tensor):
+        raise WellcondError(f"a model gives a tensor or something with .logits, not a {type(output).__name__}")
+    return logits
+
+
+def _moved(value: Any, device: torch.device | str) -> Any:
+    if isinstance(value, Tensor):
+        return value.to(device)
+    if isinstance(value, Mapping):
+        return {name: _moved(item, device) for name, item in value.items()}
+    return tuple(_moved(item, device) for item in value)

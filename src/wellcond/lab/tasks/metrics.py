@@ -1,0 +1,150 @@
+"""Metrics as sums that add over batches, so that an epoch's figure does not depend on how it was cut into batches."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from wellcond.errors import WellcondError
+
+IGNORED = -100  # the target of a token that is not predicted; torch's own convention
+
+
+@dataclass(frozen=True)
+class Counts:
+    """What has been counted so far.
+
+    Args:
+        sums: numbers that add.
+        collected: predictions beside their targets, image by image, for a metric that no sum gives (detection).
+
+    >>> Counts({"right": 3, "count": 4}) + Counts({"right": 1, "count": 4})
+    Counts(sums={'right': 4, 'count': 8}, collected=())
+    """
+
+    sums: Mapping[str, float] = field(default_factory=dict)
+    collected: tuple[tuple[Mapping[str, Tensor], Mapping[str, Tensor]], ...] = ()
+
+    def __add__(self, other: Counts) -> Counts:
+        names = {**self.sums, **other.sums}
+        added = {name: self.sums.get(name, 0) + other.sums.get(name, 0) for name in names}
+        return Counts(added, self.collected + other.collected)
+
+
+def count(metric: str, output: Any, targets: Any) -> Counts:
+    """The sums of one batch.
+
+    Args:
+        metric: accuracy, perplexity, matthews, f1, pearson or ap.
+        output: logits `(…, classes)`; `(B,)` or `(B, 1)` for pearson; a list of detections for ap.
+        targets: classes, real numbers, or a tuple of boxes and masks.
+
+    >>> count("accuracy", torch.eye(3), torch.tensor([0, 1, 1])).sums
+    {'right': 2, 'count': 3}
+    """
+    if metric == "ap":
+        return Counts(collected=tuple(zip(map(_kept, output), map(_kept, targets), strict=True)))
+    with torch.no_grad():
+        return Counts(_COUNTED[metric](output.detach(), targets))
+
+
+def metric_of(metric: str, counts: Counts) -> float:
+    """The metric of everything counted; 0 for a Matthews correlation or F1 of one class only, as in scikit-learn.
+
+    NaN is the correlation of a constant, and anything of nothing.
+
+    >>> metric_of("accuracy", Counts({"right": 4, "count": 8}))
+    0.5
+    """
+    if metric == "ap":
+        raise WellcondError("average precision is not a sum: hand counts.collected to pycocotools' COCOeval")
+    sums = counts.sums
+    return _MEASURED[metric](sums) if sums else math.nan
+
+
+def _kept(record: Mapping[str, Tensor]) -> Mapping[str, Tensor]:
+    """On the CPU; masks, which Mask R-CNN predicts as probabilities `(n, 1, H, W)`, as one bit a pixel."""
+    kept = {name: tensor.detach().cpu() for name, tensor in record.items()}
+    if "masks" in kept and kept["masks"].is_floating_point():
+        kept["masks"] = kept["masks"][:, 0] > 0.5
+    return kept
+
+
+def _right(logits: Tensor, targets: Tensor) -> dict[str, float]:
+    return {"right": int((logits.argmax(-1) == targets).sum()), "count": targets.numel()}
+
+
+def _nats(logits: Tensor, targets: Tensor) -> dict[str, float]:
+    flat = targets.flatten()
+    losses = torch.nn.functional.cross_entropy(
+        logits.flatten(0, -2).float(), flat, ignore_index=IGNORED, reduction="none"
+    )
+    # On the CPU: some devices have no float64.
+    return {"nats": float(losses.cpu().double().sum()), "tokens": int((flat != IGNORED).sum())}
+
+
+def _confusion(logits: Tensor, targets: Tensor) -> dict[str, float]:
+    said, true = logits.argmax(-1) == 1, targets == 1
+    cells = {"tp": said & true, "fp": said & ~true, "fn": ~said & true, "tn": ~said & ~true}
+    return {name: int(cell.sum()) for name, cell in cells.items()}
+
+
+def _moments(output: Tensor, targets: Tensor) -> dict[str, float]:
+    x, y = output.cpu().double().flatten(), targets.cpu().double().flatten()
+    products = {"x": x, "y": y, "xx": x * x, "yy": y * y, "xy": x * y}
+    return {"count": len(x), **{name: float(product.sum()) for name, product in products.items()}}
+
+
+def _perplexity(sums: Mapping[str, float]) -> float:
+    """`exp(nats / tokens)`; infinite where that exceeds a double."""
+    if not sums["tokens"]:
+        return math.nan
+    mean = sums["nats"] / sums["tokens"]
+    return math.exp(mean) if mean < 700 else (math.nan if math.isnan(mean) else math.inf)
+
+
+def _accuracy(sums: Mapping[str, float]) -> float:
+    return sums["right"] / sums["count"] if sums["count"] else math.nan
+
+
+def _matthews(sums: Mapping[str, float]) -> float:
+    tp, fp, fn, tn = (sums[name] for name in ("tp", "fp", "fn", "tn"))
+    scale = math.sqrt((tp + fp) * (tp + fn) * (tn + fp) * (tn + fn))
+    return (tp * tn - fp * fn) / scale if scale else 0.0
+
+
+def _f1(sums: Mapping[str, float]) -> float:
+    whole = 2 * sums["tp"] + sums["fp"] + sums["fn"]
+    return 2 * sums["tp"] / whole if whole else 0.0
+
+
+def _pearson(sums: Mapping[str, float]) -> float:
+    n = sums["count"]
+    across = n * sums["xy"] - sums["x"] * sums["y"]
+    spreads = [n * sums[name * 2] - sums[name] ** 2 for name in ("x", "y")]
+    # A constant leaves rounding errors here, whose correlation would be noise.
+    if any(spread <= 1e-12 * n * sums[name * 2] for spread, name in zip(spreads, ("x", "y"), strict=True)):
+        return math.nan
+    return across / math.sqrt(spreads[0] * spreads[1])
+
+
+_COUNTED: dict[str, Callable[[Tensor, Tensor], dict[str, float]]] = {
+    "accuracy": _right,
+    "perplexity": _nats,
+    "matthews": _confusion,
+    "f1": _confusion,
+    "pearson": _moments,
+}
+_MEASURED: dict[str, Callable[[Mapping[str, float]], float]] = {
+    "accuracy": _accuracy,
+    "perplexity": _perplexity,
+    "matthews": _matthews,
+    "f1": _f1,
+    "pearson": _pearson,
+}
+METRICS = (*_COUNTED, "ap")

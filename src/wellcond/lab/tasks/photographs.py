@@ -1,0 +1,182 @@
+"""Photographs on disk, in the folders that torchvision's datasets have: decoded when they are asked for."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from wellcond.errors import WellcondError
+from wellcond.lab.tasks.base import Batch, Task
+from wellcond.lab.tasks.checks import checked, folder_of, library, whole
+from wellcond.lab.tasks.registry import register
+
+MEAN, STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)  # ImageNet's, as every model of timm and torchvision knows
+CROP = 0.875  # of the shorter side
+SOURCES = {
+    "imagenet": "https://image-net.org (ILSVRC 2012): train/ and val/, one folder for each class in both",
+    "flowers": "https://www.robots.ox.ac.uk/~vgg/data/flowers/102: flowers-102/jpg, imagelabels.mat and setid.mat",
+    "pets": "https://www.robots.ox.ac.uk/~vgg/data/pets: oxford-iiit-pet/images and oxford-iiit-pet/annotations",
+    "food101": "http://data.vision.ee.ethz.ch/cvl/food-101.tar.gz, unpacked: food-101/images and food-101/meta",
+}
+
+
+@dataclass(frozen=True)
+class Photographs:
+    """Files and their classes; each is resized so that `size` is 0.875 of its shorter side, and cropped at the centre.
+
+    Args:
+        files: the images.
+        labels: int64 `(N,)`.
+        size: side of the images given out.
+        source: where the data come from, for an error.
+    """
+
+    files: Sequence[Path]
+    labels: Tensor
+    size: int
+    source: str
+
+    def __len__(self) -> int:
+        return len(self.files)
+
+    def __getitem__(self, indices: Tensor) -> Batch:
+        chosen = checked(indices, len(self))
+        functional = library("torchvision.transforms.functional", "torchvision")
+        images = []
+        for number in chosen.tolist():
+            image = opened(self.files[number], self.source)
+            image = functional.resize(
+                image, round(self.size / CROP), functional.InterpolationMode.BICUBIC, antialias=True
+            )
+            images.append(functional.center_crop(image, [self.size, self.size]).float() / 255)
+        mean, std = (torch.tensor(v, dtype=torch.float32, device="cpu")[:, None, None] for v in (MEAN, STD))
+        stacked = torch.stack(images) if images else torch.zeros(0, 3, self.size, self.size, device="cpu")
+        return Batch((stacked - mean) / std, self.labels[chosen])
+
+
+@register("imagenet", "ImageNet-1k, or any two folders of a folder for each class", SOURCES["imagenet"])
+def imagenet(*, folder: str | Path, size: int = 224) -> Task:
+    """Photographs in `train/<class>/` and `val/<class>/`; classes are numbered in alphabetical order.
+
+    O. Russakovsky et al., ImageNet Large Scale Visual Recognition Challenge, arXiv 1409.0575.
+
+    Args:
+        folder: with `train` and `val` (or `test`).
+        size: side of the images.
+    """
+    path = folder_of(folder, SOURCES["imagenet"])
+    found = _folders("imagenet", path, size)
+    if found is None:
+        raise WellcondError(f"{str(path)!r} has no folders 'train' and 'val'. The data: {SOURCES['imagenet']}")
+    return found
+
+
+@register("flowers", "Oxford's 102 flowers: training and validation against test", SOURCES["flowers"])
+def flowers(*, folder: str | Path, size: int = 224) -> Task:
+    """102 flowers, 2040 photographs to train on (training and validation) and 6149 to test.
+
+    M.-E. Nilsback and A. Zisserman, Automated Flower Classification over a Large Number of Classes (2008).
+
+    Args:
+        folder: the one above `flowers-102`, or `train/<class>/` and `test/<class>/`.
+        size: side of the images.
+    """
+    return _torchvision("flowers", "Flowers102", ("train", "val"), folder, size)
+
+
+@register("pets", "Oxford's 37 breeds of cats and dogs", SOURCES["pets"])
+def pets(*, folder: str | Path, size: int = 224) -> Task:
+    """37 breeds, 3680 photographs to train on (trainval) and 3669 to test.
+
+    O. Parkhi, A. Vedaldi, A. Zisserman, C. Jawahar, Cats and Dogs (2012).
+
+    Args:
+        folder: the one above `oxford-iiit-pet`, or `train/<class>/` and `test/<class>/`.
+        size: side of the images.
+    """
+    return _torchvision("pets", "OxfordIIITPet", ("trainval",), folder, size)
+
+
+@register("food101", "101 dishes", SOURCES["food101"])
+def food101(*, folder: str | Path, size: int = 224) -> Task:
+    """101 dishes, 75 750 photographs to train on and 25 250 to test.
+
+    L. Bossard, M. Guillaumin, L. Van Gool, Food-101 (2014).
+
+    Args:
+        folder: the one above `food-101`, or `train/<class>/` and `test/<class>/`.
+        size: side of the images.
+    """
+    return _torchvision("food101", "Food101", ("train",), folder, size)
+
+
+def opened(path: Path, source: str) -> Tensor:
+    """An image as uint8 `(3, H, W)`, RGB."""
+    if not path.is_file():
+        raise WellcondError(f"there is no file {str(path)!r}. The data: {source}")
+    try:
+        with library("PIL.Image", "pillow").open(path) as image:
+            return torch.from_numpy(np.array(image.convert("RGB"))).permute(2, 0, 1)
+    except Exception as error:  # decoders raise OSError, SyntaxError, ValueError, struct.error…
+        reason = " ".join(str(error).split())
+        raise WellcondError(f"{str(path)!r} cannot be read as an image: {reason}. Download it again") from error
+
+
+def _torchvision(name: str, dataset: str, splits: Sequence[str], folder: str | Path, size: int) -> Task:
+    path = folder_of(folder, SOURCES[name])
+    found = _folders(name, path, size)
+    if found is not None:
+        return found
+    make = getattr(library("torchvision.datasets", "torchvision"), dataset)
+    try:
+        parts = [[make(path, split=split, download=False) for split in group] for group in (splits, ("test",))]
+    except (RuntimeError, OSError, ImportError, ValueError, KeyError) as error:  # not found; or a damaged list of files
+        reason = " ".join(str(error).split())
+        raise WellcondError(f"{str(path)!r} does not hold {name} ({reason}). The data: {SOURCES[name]}") from error
+    return _task(name, [[file for dataset in part for file in _listed(dataset)] for part in parts], size)
+
+
+def _listed(dataset: Any) -> list[tuple[Any, int]]:
+    """Files and classes: torchvision has no public list of them, and without one an error cannot name the file."""
+    files = getattr(dataset, "_image_files", None) or dataset._images
+    return list(zip(files, dataset._labels, strict=True))
+
+
+def _folders(name: str, path: Path, size: int) -> Task | None:
+    """A task of `train/<class>/` and `val/<class>/` or `test/<class>/`; None if there are no such folders."""
+    test = next((path / part for part in ("val", "test") if (path / part).is_dir()), None)
+    if test is None or not (path / "train").is_dir():
+        return None
+    datasets = library("torchvision.datasets", "torchvision")
+    try:
+        train, rest = (datasets.ImageFolder(part) for part in (path / "train", test))
+    except (OSError, RuntimeError) as error:
+        raise WellcondError(f"{str(path)!r}: {' '.join(str(error).split())}. The data: {SOURCES[name]}") from error
+    if train.classes != rest.classes:
+        odd = sorted(set(train.classes) ^ set(rest.classes))[0]
+        raise WellcondError(f"{str(path)!r} has the class {odd!r} in only one of 'train' and {test.name!r}")
+    return _task(name, [train.samples, rest.samples], size)
+
+
+def _task(name: str, parts: Sequence[Sequence[tuple[Any, int]]], size: int) -> Task:
+    whole("size", size)
+    train, test = (
+        Photographs([Path(f) for f, _ in part], torch.tensor([n for _, n in part]), size, SOURCES[name])
+        for part in parts
+    )
+    classes = 1 + max(int(part.labels.max()) for part in (train, test))
+    return Task(
+        name=name,
+        kind="image",
+        shape={"channels": 3, "size": size, "classes": classes},
+        train=train,
+        test=test,
+        metric="accuracy",
+        description=f"{name}, {size} × {size} colour, {classes} classes: {len(train)} to train on, {len(test)} to test",
+    )

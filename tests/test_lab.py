@@ -1,0 +1,367 @@
+"""The laboratory: recipes, pairing, runs that are killed and go on, several processes, and what goes wrong."""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import signal
+import subprocess
+import sys
+import time
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+from typer.testing import CliRunner
+
+from wellcond.cli import app
+from wellcond.errors import WellcondError
+from wellcond.lab.arms import schemes_of
+from wellcond.lab.checkpoints import latest_checkpoint, write_checkpoint
+from wellcond.lab.compare import prepare, run_all, run_one
+from wellcond.lab.folder import RunFolder
+from wellcond.lab.order import indices, learning_rate
+from wellcond.lab.recipe import load_recipe, parse_recipe, shipped
+
+TINY = """
+title = "tiny"
+task = "digits"
+seeds = [0, 1]
+
+[model]
+name = "vit"
+width = 16
+depth = 1
+heads = 2
+patch = 4
+dropout = 0.1
+
+[train]
+steps = 40
+batch = 16
+log_every = 5
+test_every = 20
+checkpoint_every = 10
+ema = 0.9
+
+[monitor]
+every = 20
+heads = 1
+examples = 2
+
+[schemes.default]
+
+[schemes.conditioned]
+init = "conditioned"
+control = true
+
+[schemes."shift 1"]
+condition = "shift"
+strength = 1.0
+"""
+
+
+def write(folder: Path, text: str = TINY) -> Path:
+    path = folder / "tiny.toml"
+    path.write_text(text)
+    return path
+
+
+def quiet(*_: object) -> Any:
+    return lambda step, loss: None
+
+
+def metrics(out: Path) -> dict[str, str]:
+    """Every run's measurements, as they were written."""
+    return {str(path.relative_to(out)): path.read_text() for path in sorted(out.glob("runs/*/*/metrics.jsonl"))}
+
+
+# ------------------------------------------------------------------------------------------------ recipes
+
+
+def test_the_recipes_that_come_along_are_sound() -> None:
+    for name in shipped():
+        recipe = load_recipe(name)
+        assert recipe.title
+        assert recipe.baseline in recipe.schemes
+    assert [scheme.name for scheme in schemes_of(load_recipe("digits"))] == [
+        "default", "mimetic", "conditioned", "conditioned, scale only", "centring", "shift 1", "shift 10",
+    ]  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        (("steps = 40", "stpes = 40"), "train.stpes: no such key; did you mean steps?"),
+        (("steps = 40", "steps = 0"), "train.steps: Input should be greater than or equal to 1, got 0"),
+        (("steps = 40", 'schedule = "cosin"'), "'cosine', 'constant', 'linear' or 'one-cycle'"),
+        (("checkpoint_every = 10", "checkpoint_every = 7"), "multiple of log_every"),
+        (("seeds = [0, 1]", "seeds = [0, 0]"), "different numbers"),
+        (("seeds = [0, 1]", 'seeds = [0, 1]\nbaseline = "standard"'), "baseline is one of the schemes"),
+        (('condition = "shift"', ""), "strength needs condition"),
+        (('init = "conditioned"', ""), "control needs init"),
+        (("[schemes.default]", "[schemes.default"), "is not TOML"),
+        (("[monitor]", "[tuning]\nlr = [0.1, 0.2]\nseeds = [1]\n[monitor]"), "what was tuned on is not reported"),
+        (('task = "digits"', ""), "task: Field required"),
+    ],
+)
+def test_a_bad_recipe_is_one_line_with_its_file_and_key(change: tuple[str, str], words: str) -> None:
+    assert change[0] in TINY
+    with pytest.raises(WellcondError) as said:
+        parse_recipe(TINY.replace(*change), "my.toml")
+    assert words in str(said.value)
+    assert str(said.value).startswith("my.toml")
+    assert "\n" not in str(said.value).replace("is not TOML", "")
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        (('init = "conditioned"', 'init = "conditoned"'), "conditioned"),
+        (("patch = 4", "patches = 4"), "it takes width"),
+        (('task = "digits"', 'task = "topics-text"'), "is for image tasks"),
+        (("heads = 2", "heads = 3"), "divisible"),
+        (('name = "vit"', 'name = "timm:vit_tiny_patch16_224"'), "takes no options"),
+    ],
+)
+def test_a_recipe_that_cannot_run_says_so_before_it_trains(change: tuple[str, str], words: str, tmp_path: Path) -> None:
+    path, out = write(tmp_path, TINY.replace(*change)), tmp_path / "out"
+    done = CliRunner().invoke(app, ["compare", str(path), "--out", str(out)])
+    assert done.exit_code == 2, done.output
+    assert words in done.stderr
+    assert done.stderr.count("\n") == 1
+    assert not out.exists()
+
+
+def test_a_model_that_does_not_fit_is_told_with_both_shapes(tmp_path: Path) -> None:
+    model = '[model]\nname = "timm:vit_tiny_patch16_224"\n'
+    text = TINY[: TINY.index("[model]")] + model + TINY[TINY.index("[train]") :]
+    with pytest.raises(WellcondError, match=r"does not fit the task 'digits'.*\(2, 1, 8, 8\)"):
+        prepare(write(tmp_path, text), tmp_path / "out")
+
+
+def test_a_folder_of_another_recipe_is_refused(tmp_path: Path) -> None:
+    path, out = write(tmp_path), tmp_path / "out"
+    prepare(path, out)
+    prepare(path, out)  # the same again is welcome
+    with pytest.raises(WellcondError, match="another recipe"):
+        prepare(write(tmp_path, TINY.replace("steps = 40", "steps = 41")), out)
+    other = tmp_path / "other"
+    other.mkdir()
+    (other / "thesis.tex").write_text("precious")
+    with pytest.raises(WellcondError, match="not empty"):
+        prepare(write(tmp_path), other)
+
+
+def test_a_scheme_that_changed_under_its_name_is_refused(tmp_path: Path) -> None:
+    experiment = prepare(write(tmp_path), tmp_path / "out", seeds=(0,))
+    run_one(experiment, schemes_of(experiment.recipe)[-1], 0)
+    changed = prepare(write(tmp_path, TINY.replace("strength = 1.0", "strength = 2.0")), tmp_path / "out", seeds=(0,))
+    with pytest.raises(WellcondError, match="another scheme 'shift 1'"):
+        changed.left()
+
+
+# ------------------------------------------------------------------------------------------------ order and rates
+
+
+def test_every_epoch_sees_every_example_once() -> None:
+    seen = torch.cat([indices(3, step, 7, 20) for step in range(20)])
+    for epoch in range(7):
+        assert sorted(seen[20 * epoch : 20 * epoch + 20].tolist()) == list(range(20))
+    assert not torch.equal(seen[:20], seen[20:40])
+    assert not torch.equal(indices(3, 0, 7, 20), indices(4, 0, 7, 20))
+
+
+@pytest.mark.parametrize("schedule", ["cosine", "constant", "linear", "one-cycle"])
+def test_rates_rise_to_the_peak_and_end_where_they_should(schedule: str) -> None:
+    rates = [learning_rate(step, 100, 0.5, 0.05, 0.1, schedule) for step in range(100)]
+    assert rates[:10] == pytest.approx([0.05 * (i + 1) for i in range(10)])
+    assert max(rates) == pytest.approx(0.5)
+    if schedule == "constant":
+        assert set(rates[10:]) == {0.5}
+    else:
+        assert rates[-1] == pytest.approx(0.05, abs=0.006)
+        assert all(a >= b for a, b in pairwise(rates[10:]))
+
+
+# ------------------------------------------------------------------------------------------------ checkpoints
+
+
+def test_a_damaged_checkpoint_is_passed_over(tmp_path: Path) -> None:
+    for step in (10, 20, 30):
+        write_checkpoint(tmp_path, step, {"w": torch.full((3,), float(step))})
+    assert len(list(tmp_path.iterdir())) == 2
+    (last,) = tmp_path.glob("checkpoint-00000030-*")
+    content = bytearray(last.read_bytes())
+    content[-1] ^= 1
+    last.write_bytes(bytes(content))
+    found = latest_checkpoint(tmp_path)
+    assert found is not None
+    assert found[0] == 20
+    assert found[1]["w"].tolist() == [20.0] * 3
+    (before,) = tmp_path.glob("checkpoint-00000020-*")
+    before.write_bytes(before.read_bytes()[:50])
+    assert latest_checkpoint(tmp_path) is None
+
+
+# ------------------------------------------------------------------------------------------------ runs
+
+
+@pytest.fixture(scope="module")
+def undisturbed(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A comparison from beginning to end."""
+    folder = tmp_path_factory.mktemp("undisturbed")
+    out = folder / "out"
+    run_all(prepare(write(folder), out), quiet)
+    return out
+
+
+def test_runs_leave_what_they_measured(undisturbed: Path) -> None:
+    runs = sorted(undisturbed.glob("runs/*/seed-*"))
+    assert len(runs) == 8
+    for run in runs:
+        described = json.loads((run / "run.json").read_text())
+        assert described["status"] == "finished"
+        lines = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
+        assert [line["step"] for line in lines if line["kind"] == "train"] == list(range(5, 41, 5))
+        assert [line["step"] for line in lines if line["kind"] == "test"] == [20, 40]
+        assert [line["step"] for line in lines if line["kind"] == "monitor"] == [0, 20, 40]
+        assert not any(word in line for line in lines for word in ("seconds", "time", "elapsed", "date"))
+        assert not list(run.glob("checkpoint-*"))
+        assert {"beta", "value_gain", "entropy"} <= set(described["start"])
+
+
+def test_schemes_see_the_same_examples_and_begin_with_the_same_other_weights(undisturbed: Path) -> None:
+    """The first training losses of one seed differ by the scheme alone; two seeds differ by everything."""
+    first = {
+        str(path.parent.relative_to(undisturbed)): json.loads(path.read_text().splitlines()[1])["loss"]
+        for path in undisturbed.glob("runs/*/*/metrics.jsonl")
+    }
+    assert len(set(first.values())) == len(first)
+
+
+def test_the_same_again_is_the_same_to_the_bit(undisturbed: Path, tmp_path: Path) -> None:
+    experiment = prepare(write(tmp_path), tmp_path / "out", seeds=(1,))
+    run_all(experiment, quiet)
+    again = metrics(tmp_path / "out")
+    assert again == {name: text for name, text in metrics(undisturbed).items() if "seed-1" in name}
+
+
+def test_what_is_done_is_not_done_again(undisturbed: Path) -> None:
+    before = {path: path.stat().st_mtime_ns for path in undisturbed.glob("runs/*/*/metrics.jsonl")}
+    experiment = prepare(undisturbed.parent / "tiny.toml", undisturbed)
+    assert experiment.left() == []
+    run_all(experiment, quiet)
+    assert before == {path: path.stat().st_mtime_ns for path in before}
+
+
+def comparing(path: Path, out: Path, *more: str) -> subprocess.Popen[bytes]:
+    environment = {**os.environ, "OMP_NUM_THREADS": "1"}
+    command = [sys.executable, "-m", "wellcond", "compare", str(path), "--out", str(out), *more]
+    return subprocess.Popen(command, env=environment, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE)
+
+
+def killed_and_resumed(undisturbed: Path, tmp_path: Path, times: int, seed: int) -> None:
+    """Kill −9 at random moments, start again each time; what was measured is what an undisturbed one measures."""
+    path, out, chance = write(tmp_path), tmp_path / "out", random.Random(seed)
+    goal = metrics(undisturbed)
+    lines = sum(text.count("\n") for text in goal.values())
+    stops = sorted(chance.randrange(1, lines) for _ in range(times))
+    for stop in stops:
+        process = comparing(path, out)
+        while process.poll() is None and sum(text.count("\n") for text in metrics(out).values()) < stop:
+            time.sleep(0.005)
+        time.sleep(chance.random() * 0.05)
+        process.send_signal(signal.SIGKILL)
+        process.wait()
+        if process.stderr:
+            process.stderr.close()
+    process = comparing(path, out)
+    _, said = process.communicate()
+    assert process.returncode == 0, said.decode()
+    assert metrics(out) == goal
+
+
+def test_a_killed_comparison_goes_on_to_the_same_bits(undisturbed: Path, tmp_path: Path) -> None:
+    killed_and_resumed(undisturbed, tmp_path, times=2, seed=0)
+
+
+@pytest.mark.long
+def test_a_comparison_killed_ten_times_goes_on_to_the_same_bits(undisturbed: Path, tmp_path: Path) -> None:
+    killed_and_resumed(undisturbed, tmp_path, times=10, seed=1)
+
+
+def test_runs_side_by_side_are_the_same(undisturbed: Path, tmp_path: Path) -> None:
+    process = comparing(write(tmp_path), tmp_path / "out", "--jobs", "2")
+    _, said = process.communicate()
+    assert process.returncode == 0, said.decode()
+    assert metrics(tmp_path / "out") == metrics(undisturbed)
+
+
+def test_a_run_that_diverges_or_crashes_is_recorded_and_the_others_go_on(tmp_path: Path, monkeypatch: Any) -> None:
+    text = TINY.replace("[schemes.default]", "[schemes.default]\n[schemes.hot]\nlr = 1e9")
+    text = text.replace("ema = 0.9", "ema = 0.9\nclip = 1e9")
+    experiment = prepare(write(tmp_path, text), tmp_path / "out", seeds=(0,))
+    from wellcond.lab import train as training
+
+    original = training._step
+
+    def failing(run: Any, *arguments: Any) -> Tensor:
+        if run.scheme.name == "shift 1":
+            raise RuntimeError("out of luck")
+        return original(run, *arguments)
+
+    monkeypatch.setattr(training, "_step", failing)
+    run_all(experiment, quiet)
+    found = {outcome.scheme: outcome for outcome in experiment.outcomes()}
+    assert found["hot"].status == "diverged"
+    assert "loss" in found["hot"].error
+    assert found["shift 1"].status == "crashed"
+    assert "out of luck" in found["shift 1"].error
+    assert found["default"].status == found["conditioned"].status == "finished"
+    # A diverged run is a result; a crashed one is tried again.
+    assert [scheme.name for scheme, _ in experiment.left()] == ["shift 1"]
+    monkeypatch.setattr(training, "_step", original)
+    run_all(experiment, quiet)
+    assert experiment.left() == []
+
+
+def test_a_full_disk_is_one_message(tmp_path: Path, monkeypatch: Any) -> None:
+    experiment = prepare(write(tmp_path), tmp_path / "out", seeds=(0,))
+
+    def full(self: RunFolder, name: str, values: dict[str, Any]) -> None:
+        raise WellcondError(f"'{self.path / name}' cannot be written: No space left on device")
+
+    monkeypatch.setattr(RunFolder, "_append", full)
+    with pytest.raises(WellcondError, match="No space left"):
+        run_all(experiment, quiet)
+
+
+# ------------------------------------------------------------------------------------------------ several processes
+
+
+def test_two_processes_have_the_loss_curve_of_one(undisturbed: Path, tmp_path: Path) -> None:
+    """DDP over gloo: half of the batch each; dropout is off, since each process draws its own."""
+    text = TINY.replace("dropout = 0.1", "dropout = 0.0").replace("steps = 40", "steps = 50")
+    text = text[: text.index("[schemes.conditioned]")]
+    path = write(tmp_path, text)
+    one, two = tmp_path / "one", tmp_path / "two"
+    run_all(prepare(path, one, seeds=(0,)), quiet)
+    command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
+    command += ["-m", "wellcond", "compare", str(path)]
+    environment = {**os.environ, "OMP_NUM_THREADS": "1"}
+    done = subprocess.run(
+        [*command, "--out", str(two), "--seeds", "1"], env=environment, capture_output=True, text=True
+    )
+    assert done.returncode == 0, done.stderr[-2000:]
+    curves = [
+        [json.loads(line)["loss"] for line in text.splitlines() if '"train"' in line]
+        for out in (one, two)
+        for text in metrics(out).values()
+    ]
+    assert curves[0] == pytest.approx(curves[1], abs=1e-4)
+    assert len(curves[0]) == 10
