@@ -11,7 +11,7 @@ PYTEST := $(PY) -m pytest -n 2
 # This clone's code, whatever else the environment has installed; also for the processes that tests start.
 export PYTHONPATH := $(CURDIR)/src
 
-.PHONY: setup chromium demo test test-all check format bench docs matrix figure clean
+.PHONY: setup debian demo test test-all check format bench docs matrix figure clean
 
 setup: $(STAMP)
 
@@ -27,21 +27,24 @@ $(DEMO): pyproject.toml constraints.txt
 	test "$(VENV)" != .venv && $(PY) .ci/satisfied.py lab,timm || $(PY) -m pip install --quiet -c constraints.txt -e ".[lab,timm]"
 	touch $@
 
-# The tests open the HTML pages in a browser; Debian's, since Playwright's own would be a download of its own.
-chromium:
-	@command -v chromium || command -v chromium-browser || command -v google-chrome || { \
+# The tests open the HTML pages in a browser (Debian's, since Playwright's own would be a download of its own), and read
+# Debian's copy of Fashion-MNIST.
+debian:
+	@{ command -v chromium || command -v chromium-browser || command -v google-chrome; } && \
+	    test -d /usr/share/datasets/fashion-mnist || { \
 	    sudo=$$(test "$$(id -u)" = 0 || command -v sudo); \
-	    $$sudo apt-get update -qq && $$sudo apt-get install -y -qq --no-install-recommends chromium > /dev/null; }
+	    $$sudo apt-get update -qq && \
+	    $$sudo apt-get install -y -qq --no-install-recommends chromium dataset-fashion-mnist > /dev/null; }
 
 demo: $(DEMO)
 	$(PY) -m wellcond compare --jobs 2 --out build/demo
 
 test: export OMP_NUM_THREADS = 1
-test: setup chromium
+test: setup debian
 	$(PYTEST) -m "not long"
 
 test-all: export OMP_NUM_THREADS = 1
-test-all: setup chromium
+test-all: setup debian
 	$(PY) benchmarks/record.py docs/test-all.md $(PYTEST)
 
 check: setup

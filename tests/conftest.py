@@ -20,7 +20,7 @@ def browser() -> Iterator[Browser]:
     names = ("chromium", "chromium-browser", "google-chrome")
     path = next(filter(None, map(shutil.which, names)), None)
     if path is None:
-        pytest.fail("no browser: make chromium installs it")
+        pytest.fail("no browser: make debian installs it")
     with sync_playwright() as playwright:
         arguments = ["--no-sandbox", "--disable-background-networking"]
         opened = playwright.chromium.launch(executable_path=path, args=arguments)

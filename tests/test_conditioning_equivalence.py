@@ -52,7 +52,7 @@ def run(
     [
         ("adamw", 1, 300),
         pytest.param("adamw", 2, 300, marks=pytest.mark.long),
-        ("adam", 2, 300),
+        pytest.param("adam", 2, 300, marks=pytest.mark.long),
         ("nesterov", 2, 300),
         ("adamw", 10, 20),
         ("adam", 10, 20),
@@ -79,7 +79,8 @@ def spread(name: str, strength: float, dtype: torch.dtype) -> tuple[dict[str, Te
     return live, max(distance(other, live) for other in others)
 
 
-@pytest.mark.parametrize("name", [pytest.param("vit", marks=pytest.mark.long), "gpt2"])
+@pytest.mark.long
+@pytest.mark.parametrize("name", ["vit", "gpt2"])
 def test_float32_strength_2_is_as_close_as_rounding_allows(name: str) -> None:
     live, rounding = spread(name, 2, torch.float32)
     for how in ("literal", "folded"):
@@ -160,10 +161,10 @@ os._exit(0)
 
 SHARDED = [
     ("vit", "folded", "before", "adamw"),
-    ("gpt2", "folded", "after", "nesterov"),
-    ("vit", "live", "after", "adamw"),
+    pytest.param("gpt2", "folded", "after", "nesterov", marks=pytest.mark.long),
+    pytest.param("vit", "live", "after", "adamw", marks=pytest.mark.long),
     ("gpt2", "live", "before", "adam"),
-    ("vit", "polar", "before", "adamw"),
+    pytest.param("vit", "polar", "before", "adamw", marks=pytest.mark.long),
 ]
 
 
