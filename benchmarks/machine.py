@@ -6,14 +6,15 @@ import datetime
 import os
 import platform
 from importlib.metadata import version
-from pathlib import Path
+
+from wellcond.lab.environment import processor
 
 
 def machine() -> dict[str, str | int]:
     """Processor, cores and versions."""
     return {
         "date": datetime.date.today().isoformat(),
-        "processor": _processor(),
+        "processor": processor(),
         "cores": os.cpu_count() or 1,
         "memory_gb": round(os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / 2**30),
         "system": f"{platform.system()} {platform.machine()}",
@@ -22,11 +23,3 @@ def machine() -> dict[str, str | int]:
         "timm": version("timm"),
         "transformers": version("transformers"),
     }
-
-
-def _processor() -> str:
-    try:
-        lines = Path("/proc/cpuinfo").read_text().splitlines()
-    except OSError:
-        return platform.processor() or platform.machine()
-    return next((line.partition(":")[2].strip() for line in lines if line.startswith("model name")), platform.machine())

@@ -27,14 +27,15 @@ def environment() -> dict[str, dict[str, Any]]:
         "versions": versions,
         "machine": {
             "system": f"{platform.system()} {platform.machine()}",
-            "processor": _processor(),
+            "processor": processor(),
             "cores": os.cpu_count() or 1,
             "accelerator": _accelerator(),
         },
     }
 
 
-def _processor() -> str:
+def processor() -> str:
+    """Its name, where the system tells."""
     try:
         lines = Path("/proc/cpuinfo").read_text().splitlines()
     except OSError:
