@@ -53,7 +53,7 @@ def run(
         ("adamw", 1, 300),
         pytest.param("adamw", 2, 300, marks=pytest.mark.long),
         pytest.param("adam", 2, 300, marks=pytest.mark.long),
-        ("nesterov", 2, 300),
+        pytest.param("nesterov", 2, 300, marks=pytest.mark.long),
         ("adamw", 10, 20),
         ("adam", 10, 20),
         ("nesterov", 10, 20),
@@ -65,7 +65,7 @@ def test_float64(name: str, optimizer: str, strength: float, steps: int) -> None
         assert distance(run(name, how, strength, steps, optimizer=optimizer), reference) < 1e-10, how
 
 
-@pytest.mark.parametrize("name", MODELS)
+@pytest.mark.parametrize("name", [pytest.param("vit", marks=pytest.mark.long), "gpt2"])
 def test_float32_strength_1(name: str) -> None:
     reference = run(name, "literal", 1, 300, dtype=torch.float32)
     for how in ("live", "folded"):

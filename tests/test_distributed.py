@@ -63,8 +63,8 @@ os._exit(0)                                 # gloo's threads now and then abort 
         ("ddp", "timm-vit", "conditioned"),
         ("fsdp", "timm-vit", "conditioned"),
         ("views-first", "hf-llama", "conditioned"),
-        ("fsdp", "hf-gpt2", "orthogonal"),
-        ("fsdp", "timm-vit", "mimetic"),  # a law of two roles together
+        pytest.param("fsdp", "hf-gpt2", "orthogonal", marks=pytest.mark.long),
+        pytest.param("fsdp", "timm-vit", "mimetic", marks=pytest.mark.long),  # a law of two roles together
         ("fsdp", "hf-gpt2", "small_init"),  # biases to zero, and the MLP
     ],
 )
