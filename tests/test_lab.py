@@ -19,7 +19,7 @@ from torch import Tensor
 from typer.testing import CliRunner
 
 from wellcond.cli import app
-from wellcond.errors import WellcondError
+from wellcond.errors import StorageError, WellcondError
 from wellcond.lab.arms import schemes_of
 from wellcond.lab.checkpoints import latest_checkpoint, write_checkpoint
 from wellcond.lab.compare import prepare, run_all, run_one
@@ -337,7 +337,7 @@ def test_a_full_disk_is_one_message(tmp_path: Path, monkeypatch: Any) -> None:
     experiment = prepare(write(tmp_path), tmp_path / "out", seeds=(0,))
 
     def full(self: RunFolder, name: str, values: dict[str, Any]) -> None:
-        raise WellcondError(f"'{self.path / name}' cannot be written: No space left on device")
+        raise StorageError(f"'{self.path / name}' cannot be written: No space left on device")
 
     monkeypatch.setattr(RunFolder, "_append", full)
     with pytest.raises(WellcondError, match="No space left"):

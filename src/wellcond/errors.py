@@ -60,3 +60,7 @@ class AttentionWarning(UserWarning):
     def __init__(self, step: int, concern: object) -> None:
         super().__init__(f"step {step}: {concern}")
         self.step, self.concern = step, concern
+
+
+class StorageError(WellcondError):
+    """A file could not be written: the disk is full, or the folder may not be written to."""

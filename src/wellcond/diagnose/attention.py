@@ -22,7 +22,7 @@ def attention_records(layer: AttentionLayer, call: Call) -> tuple[list[HeadRecor
     The probabilities are those of the replay, in the model's dtype or float32, whatever kernel the model runs.
     """
     assert layer.replay is not None
-    call = _wide_enough(call)
+    call = wide_enough(call)
     with evaluating(call.module):
         tokens, mixing = layer.replay.tokens(call), layer.replay.mixing(call)
     if not isinstance(mixing, Softmax) or layer.query is None or layer.key is None:
@@ -56,7 +56,7 @@ def _mean(x: Tensor, where: Tensor) -> list[float | None]:
     return [float(t) if c else None for t, c in zip(total, count, strict=True)]
 
 
-def _wide_enough(call: Call) -> Call:
+def wide_enough(call: Call) -> Call:
     """Half precision is widened, for entropies in it would be rounding."""
     half = call.layer.value is not None and call.layer.value.parameter().dtype in HALF
     return widened(call, torch.float32) if half else call

@@ -17,7 +17,7 @@ import torch
 from torch import nn
 
 import wellcond as wc
-from wellcond.errors import WellcondError
+from wellcond.errors import StorageError, WellcondError
 from wellcond.lab.arms import Scheme, check_schemes, schemes_of
 from wellcond.lab.environment import environment
 from wellcond.lab.folder import RunFolder, describe
@@ -40,6 +40,11 @@ class Experiment:
     recipe: Recipe
     task: Task
     out: Path
+
+    @classmethod
+    def of(cls, recipe: Recipe, out: Path) -> Experiment:
+        """With the recipe's task."""
+        return cls(recipe, build_task(recipe.task.name, **recipe.task.options), out)
 
     def folder(self, scheme: Scheme, seed: int) -> Path:
         """Where a run is kept."""
@@ -73,19 +78,20 @@ class Experiment:
 def prepare(source: str | Path, out: Path, **changes: Any) -> Experiment:
     """Check a recipe from end to end, on a model that is not trained, and claim its folder."""
     text, name = recipe_text(source)
-    recipe = parse_recipe(text, name, **changes)
-    task = build_task(recipe.task.name, **recipe.task.options)
+    experiment = Experiment.of(parse_recipe(text, name, **changes), out)
+    recipe, task = experiment.recipe, experiment.task
     model = lab_model(recipe.model.name, recipe.model.options, task, seed=0)
     check_fits(model, task, task.test[torch.arange(2)])
     check_schemes(recipe, model)
     _claim(out, text, recipe, task, model)
-    return Experiment(recipe, task, out)
+    return experiment
 
 
 def run_one(experiment: Experiment, scheme: Scheme, seed: int, report: Report = lambda step, loss: None) -> str:
     """One run; what goes wrong in it is recorded, and the others go on."""
     folder = RunFolder(experiment.folder(scheme, seed))
-    lr, task = scheme.arm.lr or experiment.recipe.train.lr, experiment.task
+    task = experiment.task
+    run = Run(experiment.recipe, scheme, seed, task, folder)
     if first_process():
         folder.describe(
             scheme=scheme.name,
@@ -96,16 +102,14 @@ def run_one(experiment: Experiment, scheme: Scheme, seed: int, report: Report = 
             metric=task.metric,
             higher_is_better=task.higher_is_better,
             steps=experiment.recipe.train.steps,
-            lr=lr,
+            lr=run.lr,
             arm=scheme.arm.model_dump(mode="json"),
         )
     try:
-        return train(Run(experiment.recipe, scheme, seed, experiment.task, folder, lr), report)
-    except (KeyboardInterrupt, SystemExit):
-        raise
+        return train(run, report)
+    except StorageError:
+        raise  # a full disk is nobody's result
     except Exception as error:
-        if isinstance(error, WellcondError) and "cannot be written" in str(error):
-            raise  # a full disk is nobody's result
         last = traceback.extract_tb(error.__traceback__)[-1]
         folder.describe(
             status="crashed", error=f"{type(error).__name__}: {error} ({Path(last.filename).name}:{last.lineno})"

@@ -7,7 +7,7 @@ import math
 from pathlib import Path
 from typing import Any
 
-from wellcond.errors import WellcondError
+from wellcond.errors import StorageError, WellcondError
 from wellcond.plain import plain, to_json
 from wellcond.report.atomic import write_text
 
@@ -71,7 +71,7 @@ class RunFolder:
             with (self.path / name).open("a", encoding="utf-8") as file:
                 file.write(line)
         except OSError as error:
-            raise WellcondError(f"'{self.path / name}' cannot be written: {error}") from None
+            raise StorageError(f"'{self.path / name}' cannot be written: {error}") from None
 
     def _whole_lines(self, name: str) -> list[str]:
         path = self.path / name

@@ -15,6 +15,7 @@ import torch
 
 from wellcond.errors import WellcondError
 from wellcond.lab.compare import Experiment, run_one
+from wellcond.lab.recipe import load_recipe
 
 Said = Callable[[str, int, int, float], None]  # scheme, seed, steps done, loss
 
@@ -61,15 +62,6 @@ def _begin(queue: Any, threads: int) -> None:
 
 
 def _job(source: str, out: str, changes: dict[str, Any], name: str, seed: int) -> str:
-    experiment = _experiment(source, out, changes)
+    experiment = Experiment.of(load_recipe(source, **changes), Path(out))  # checked already
     scheme = next(s for s, _ in experiment.runs() if s.name == name)
     return run_one(experiment, scheme, seed, lambda step, loss: _QUEUE.put((name, seed, step, loss)))
-
-
-def _experiment(source: str, out: str, changes: dict[str, Any]) -> Experiment:
-    """The same in this process, checked already."""
-    from wellcond.lab.recipe import load_recipe
-    from wellcond.lab.tasks import task as build_task
-
-    recipe = load_recipe(source, **changes)
-    return Experiment(recipe, build_task(recipe.task.name, **recipe.task.options), Path(out))

@@ -19,9 +19,8 @@ def indices(seed: int, step: int, batch: int, examples: int) -> Tensor:
     """
     places = torch.arange(step * batch, (step + 1) * batch)
     epochs = places // examples
-    return torch.stack(
-        [_permutation(seed, int(e), examples)[p] for e, p in zip(epochs, places % examples, strict=True)]
-    )
+    spanned = range(int(epochs[0]), int(epochs[-1]) + 1)
+    return torch.cat([_permutation(seed, e, examples)[places[epochs == e] % examples] for e in spanned])
 
 
 @lru_cache(maxsize=4)

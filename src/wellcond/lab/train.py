@@ -37,7 +37,6 @@ class Run:
         seed: of weights, order and augmentation.
         task: built once for all runs.
         folder: where it is kept.
-        lr: the peak of its learning rate.
     """
 
     recipe: Recipe
@@ -45,7 +44,11 @@ class Run:
     seed: int
     task: Task
     folder: RunFolder
-    lr: float
+
+    @property
+    def lr(self) -> float:
+        """The peak of its learning rate."""
+        return self.scheme.arm.lr or self.recipe.train.lr
 
 
 def train(run: Run, report: Report = lambda step, loss: None) -> str:

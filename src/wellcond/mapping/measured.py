@@ -12,10 +12,9 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
-from wellcond.attention.precise import widened
 from wellcond.attention.replay import Call, Softmax, as_sequences, concatenate_heads, evaluating, project, repeat_groups
-from wellcond.attention.storage import HALF
 from wellcond.attention.view import AttentionLayer
+from wellcond.diagnose.attention import wide_enough
 from wellcond.mapping.moments import Moments, before_gain, moments
 from wellcond.mapping.watch import first_tensor
 from wellcond.mapping.wiring import NotMapped
@@ -62,8 +61,7 @@ def measure(layer: AttentionLayer, call: Call, norm: nn.Module | None) -> Measur
     assert layer.replay is not None
     assert layer.query is not None
     assert layer.key is not None
-    if layer.query.parameter().dtype in HALF:
-        call = widened(call, torch.float32)  # variances of half-precision logits would be rounding
+    call = wide_enough(call)
     with evaluating(call.module):
         tokens, mixing = layer.replay.tokens(call), layer.replay.mixing(call)
         if type(mixing) is not Softmax:  # a sink or extra keys take part of a row

@@ -19,6 +19,7 @@ import torch
 
 from wellcond.errors import WellcondError
 from wellcond.propagation.kernels import Activation, kernel
+from wellcond.propagation.parameters import is_number, triple
 
 Triple = tuple[float, float, float]
 LEVEL = 1e-12  # of χ − 1, below which the MLP neither spreads nor gathers: ReLU without biases, up to rounding
@@ -101,7 +102,7 @@ def critical_residual(
 
 def _common(value_gain: float | Triple, bias: float | Triple) -> tuple[float, float]:
     """What attention adds to equal tokens, and how far along the skip."""
-    _, coherent, trace = value_gain if isinstance(value_gain, tuple) else (value_gain, value_gain, 0.0)
+    _, coherent, trace = triple(value_gain)
     return coherent + (bias[0] if isinstance(bias, tuple) else bias), trace
 
 
@@ -118,7 +119,7 @@ def _mlp_growth(mlp_gain: tuple[float, float], residual: float, activation: Acti
 def _check(value_gain: Any, mlp_gain: Any, bias: Any, **residuals: Any) -> None:
     """Refuse what has no meaning."""
     for name, value in residuals.items():
-        if not _number(value) or value < 0:
+        if not is_number(value) or value < 0:
             raise WellcondError(f"{name} is a number of at least 0, got {value!r}")
     for name, value, lengths, shape in (
         ("value_gain", value_gain, (1, 3), "a number, or three: two gains of at least 0 and a trace"),
@@ -127,9 +128,5 @@ def _check(value_gain: Any, mlp_gain: Any, bias: Any, **residuals: Any) -> None:
     ):
         parts = value if isinstance(value, tuple) else (value,)
         signed = parts[:2] if name == "value_gain" else parts
-        if len(parts) not in lengths or not all(map(_number, parts)) or min(signed) < 0:
+        if len(parts) not in lengths or not all(map(is_number, parts)) or min(signed) < 0:
             raise WellcondError(f"{name} is {shape}; got {value!r}")
-
-
-def _number(value: Any) -> bool:
-    return isinstance(value, (int, float)) and not isinstance(value, bool) and math.isfinite(value)

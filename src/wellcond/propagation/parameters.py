@@ -74,20 +74,20 @@ def check(given: Mapping[str, Any]) -> None:
         if not (optional and value is None) and not (_whole(value) and value >= lowest):
             raise WellcondError(f"{name} is a whole number of at least {lowest}, got {value!r}")
     for name in ("beta", "bias", "residual_attention", "residual_mlp"):
-        if not _number(given[name], lambda x: x >= 0):
+        if not is_number(given[name], lambda x: x >= 0):
             raise WellcondError(f"{name} is a number of at least 0, got {given[name]!r}")
     for name, sizes in (("value_gain", (1, 3)), ("mlp_gain", (2,))):
         value = given[name]
         parts = value if isinstance(value, tuple) else (value,)
-        if len(parts) not in sizes or not all(_number(part, lambda x: x >= 0) for part in parts[:2]):
+        if len(parts) not in sizes or not all(is_number(part, lambda x: x >= 0) for part in parts[:2]):
             shape = "a number, or three" if len(sizes) > 1 else "a pair of numbers"
             raise WellcondError(f"{name} is {shape}, gains of at least 0; got {value!r}")
-        if not all(map(_number, parts[2:])):
+        if not all(map(is_number, parts[2:])):
             raise WellcondError(f"{name}'s third number, the trace, is finite; got {value[2]!r}")
-    if not _number(given["self_bias"]):
+    if not is_number(given["self_bias"]):
         raise WellcondError(f"self_bias is a number, got {given['self_bias']!r}")
     least = -1 / (given["tokens"] - 1)
-    if not _number(given["cosine"], lambda x: (x >= least) & (x <= 1)):
+    if not is_number(given["cosine"], lambda x: (x >= least) & (x <= 1)):
         raise WellcondError(
             f"cosine lies between {least:.3g}, the least that {given['tokens']} tokens can have in common, and 1; "
             f"got {given['cosine']!r}"
@@ -98,7 +98,7 @@ def _whole(value: Any) -> bool:
     return isinstance(value, int) and not isinstance(value, bool)
 
 
-def _number(value: Any, holds: Callable[[Any], Any] = lambda x: True) -> bool:
+def is_number(value: Any, holds: Callable[[Any], Any] = lambda x: True) -> bool:
     """Whether a value is a finite number for which something holds, or a tensor of such numbers."""
     if isinstance(value, Tensor):
         return not value.is_complex() and bool(value.isfinite().all()) and (value.numel() == 0 or _all(holds(value)))

@@ -6,7 +6,7 @@ import os
 import secrets
 from pathlib import Path
 
-from wellcond.errors import WellcondError
+from wellcond.errors import StorageError
 
 
 def write_bytes(path: Path, content: bytes) -> None:
@@ -23,7 +23,7 @@ def write_bytes(path: Path, content: bytes) -> None:
         temporary.write_bytes(content)
         os.replace(temporary, path)
     except OSError as error:
-        raise WellcondError(f"'{path}' cannot be written: {error}") from error
+        raise StorageError(f"'{path}' cannot be written: {error}") from error
     finally:
         temporary.unlink(missing_ok=True)
 
