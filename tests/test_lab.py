@@ -254,6 +254,28 @@ def test_the_same_again_is_the_same_to_the_bit(undisturbed: Path, tmp_path: Path
     assert again == {name: text for name, text in metrics(undisturbed).items() if "seed-1" in name}
 
 
+def test_every_scheme_goes_on_from_a_checkpoint_to_the_same_bits(
+    undisturbed: Path, tmp_path: Path, monkeypatch: Any
+) -> None:
+    """Interrupted six steps behind the checkpoint of step 20; folded weights need the conditioning's own state."""
+    from wellcond.lab import train as training
+
+    experiment, original = prepare(write(tmp_path), tmp_path / "out", seeds=(0,)), training._step
+
+    def interrupted(run: Any, model: Any, optimizer: Any, accelerator: Any, step: int) -> Tensor:
+        if step == 26:
+            raise KeyboardInterrupt
+        return original(run, model, optimizer, accelerator, step)
+
+    for scheme in schemes_of(experiment.recipe):
+        monkeypatch.setattr(training, "_step", interrupted)
+        with pytest.raises(KeyboardInterrupt):
+            run_one(experiment, scheme, 0)
+        monkeypatch.setattr(training, "_step", original)
+        assert run_one(experiment, scheme, 0) == "finished"
+    assert metrics(tmp_path / "out") == {n: text for n, text in metrics(undisturbed).items() if "seed-0" in n}
+
+
 def test_what_is_done_is_not_done_again(undisturbed: Path) -> None:
     before = {path: path.stat().st_mtime_ns for path in undisturbed.glob("runs/*/*/metrics.jsonl")}
     experiment = prepare(undisturbed.parent / "tiny.toml", undisturbed)

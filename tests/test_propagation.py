@@ -15,11 +15,13 @@ from torch import Tensor
 from torch.nn import functional
 
 from wellcond.errors import WellcondError
+from wellcond.propagation.block import Architecture, forward, transfer
 from wellcond.propagation.kernels import kernel
 from wellcond.propagation.pairs import exact_pair
 from wellcond.propagation.propagate import propagate
 from wellcond.propagation.rows import Row, asymptotic_row, exact_row
 from wellcond.propagation.stack import Propagation
+from wellcond.propagation.statistics import finite
 
 Array = np.ndarray[Any, Any]
 # The trapezoid rule is off by 2|Γ(k + 2πi/h)|/Γ(k), k the power of w: 2e-10 for the k = 4 of E[Y₂²] at h = 0.3 (rows),
@@ -926,3 +928,17 @@ def test_tokens_less_similar_than_geometry_allows_are_refused(cosine: float) -> 
 def test_a_stream_of_nothing_is_reported_where_it_is_normalised(norm: str) -> None:
     with pytest.raises(WellcondError):
         propagate(**GOOD, value_gain=0.0, residual_attention=0.0, norm=norm)
+
+
+@pytest.mark.parametrize("trace", [-0.4, 0.5])
+def test_even_attention_along_the_skip_is_exact_on_the_way_back(trace: float) -> None:
+    """β = 0 and W_V W_O = τ I: g ↦ α g + τ mean(g), so both moments gain (2ατ + τ²)(a + (T − 1) b) ÷ T."""
+    n, skip, a, b = 8, 0.9, 1.3, 0.2
+    block = Architecture(
+        n, 0.0, trace**2, trace**2, kernel("gelu"), trace=trace, mlp=(0.0, 0.0), skip_attention=skip, norm="none"
+    )
+    one = torch.tensor(1.0, dtype=torch.float64)
+    _, _, state = forward(one, 0.3 * one, block, finite(n))
+    found = transfer(state, block).back(a * one, b * one)
+    more = (2 * skip * trace + trace**2) * (a + (n - 1) * b) / n
+    assert [float(x) for x in found] == pytest.approx([skip**2 * a + more, skip**2 * b + more], rel=1e-6)
