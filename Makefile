@@ -62,6 +62,7 @@ bench: setup
 	$(PY) benchmarks/jacobian.py
 	$(PY) benchmarks/diagnose.py
 	$(PY) benchmarks/diagram.py
+	$(PY) benchmarks/laboratory.py
 
 docs: setup
 	NO_MKDOCS_2_WARNING=1 $(PY) -m mkdocs build --strict --quiet --site-dir build/docs

@@ -18,6 +18,7 @@ import torch
 from torch import Tensor
 from typer.testing import CliRunner
 
+from tests.laboratory import TINY, metrics, prepared, quiet, write
 from wellcond.cli import app
 from wellcond.errors import StorageError, WellcondError
 from wellcond.lab.arms import schemes_of
@@ -26,59 +27,7 @@ from wellcond.lab.compare import prepare, run_all, run_one
 from wellcond.lab.folder import RunFolder
 from wellcond.lab.order import indices, learning_rate
 from wellcond.lab.recipe import load_recipe, parse_recipe, shipped
-
-TINY = """
-title = "tiny"
-task = "digits"
-seeds = [0, 1]
-
-[model]
-name = "vit"
-width = 16
-depth = 1
-heads = 2
-patch = 4
-dropout = 0.1
-
-[train]
-steps = 40
-batch = 16
-log_every = 5
-test_every = 20
-checkpoint_every = 10
-ema = 0.9
-
-[monitor]
-every = 20
-heads = 1
-examples = 2
-
-[schemes.default]
-
-[schemes.conditioned]
-init = "conditioned"
-control = true
-
-[schemes."shift 1"]
-condition = "shift"
-strength = 1.0
-"""
-
-
-def write(folder: Path, text: str = TINY) -> Path:
-    path = folder / "tiny.toml"
-    path.write_text(text)
-    return path
-
-
-def quiet(*_: object) -> Any:
-    return lambda step, loss: None
-
-
-def metrics(out: Path) -> dict[str, str]:
-    """Every run's measurements, as they were written."""
-    return {str(path.relative_to(out)): path.read_text() for path in sorted(out.glob("runs/*/*/metrics.jsonl"))}
-
+from wellcond.lab.settings import Training
 
 # ------------------------------------------------------------------------------------------------ recipes
 
@@ -100,8 +49,10 @@ def test_the_default_recipe_is_what_it_says() -> None:
     ("change", "words"),
     [
         (("steps = 40", "stpes = 40"), "train.stpes: no such key; did you mean steps?"),
-        (("steps = 40", "steps = 0"), "train.steps: Input should be greater than or equal to 1, got 0"),
-        (("steps = 40", 'schedule = "cosin"'), "'cosine', 'constant', 'linear' or 'one-cycle'"),
+        (("steps = 40", "steps = -1"), "train.steps: Input should be greater than or equal to 0, got -1"),
+        (("steps = 40", "steps = 40\nepochs = 2"), "steps or epochs, not both"),
+        (("steps = 40", 'schedule = "steps"'), "milestones belong to schedule = 'steps'"),
+        (("steps = 40", 'schedule = "cosin"'), "'cosine', 'constant', 'linear', 'one-cycle' or 'steps'"),
         (("checkpoint_every = 10", "checkpoint_every = 7"), "multiple of log_every"),
         (("seeds = [0, 1]", "seeds = [0, 0]"), "different numbers"),
         (("seeds = [0, 1]", 'seeds = [0, 1]\nbaseline = "standard"'), "baseline is one of the schemes"),
@@ -128,7 +79,7 @@ def test_a_bad_recipe_is_one_line_with_its_file_and_key(change: tuple[str, str],
         (("patch = 4", "patches = 4"), "it takes width"),
         (('task = "digits"', 'task = "topics-text"'), "is for image tasks"),
         (("heads = 2", "heads = 3"), "divisible"),
-        (('name = "vit"', 'name = "timm:vit_tiny_patch16_224"'), "takes no options"),
+        (('name = "vit"', 'name = "timm:vit_tiny_patch16_224"'), "timm cannot build"),
     ],
 )
 def test_a_recipe_that_cannot_run_says_so_before_it_trains(change: tuple[str, str], words: str, tmp_path: Path) -> None:
@@ -161,9 +112,9 @@ def test_a_folder_of_another_recipe_is_refused(tmp_path: Path) -> None:
 
 
 def test_a_scheme_that_changed_under_its_name_is_refused(tmp_path: Path) -> None:
-    experiment = prepare(write(tmp_path), tmp_path / "out", seeds=(0,))
+    experiment = prepared(write(tmp_path), tmp_path / "out", seeds=(0,))
     run_one(experiment, schemes_of(experiment.recipe)[-1], 0)
-    changed = prepare(write(tmp_path, TINY.replace("strength = 1.0", "strength = 2.0")), tmp_path / "out", seeds=(0,))
+    changed = prepared(write(tmp_path, TINY.replace("strength = 1.0", "strength = 2.0")), tmp_path / "out", seeds=(0,))
     with pytest.raises(WellcondError, match="another scheme 'shift 1'"):
         changed.left()
 
@@ -180,8 +131,9 @@ def test_every_epoch_sees_every_example_once() -> None:
 
 
 @pytest.mark.parametrize("schedule", ["cosine", "constant", "linear", "one-cycle"])
-def test_rates_rise_to_the_peak_and_end_where_they_should(schedule: str) -> None:
-    rates = [learning_rate(step, 100, 0.5, 0.05, 0.1, schedule) for step in range(100)]
+def test_rates_rise_to_the_peak_and_end_where_they_should(schedule: Any) -> None:
+    settings = Training(steps=100, final_lr=0.05, schedule=schedule)
+    rates = [learning_rate(step, 0.5, settings) for step in range(100)]
     assert rates[:10] == pytest.approx([0.05 * (i + 1) for i in range(10)])
     assert max(rates) == pytest.approx(0.5)
     if schedule == "constant":
@@ -248,7 +200,7 @@ def test_schemes_see_the_same_examples_and_begin_with_the_same_other_weights(und
 
 
 def test_the_same_again_is_the_same_to_the_bit(undisturbed: Path, tmp_path: Path) -> None:
-    experiment = prepare(write(tmp_path), tmp_path / "out", seeds=(1,))
+    experiment = prepared(write(tmp_path), tmp_path / "out", seeds=(1,))
     run_all(experiment, quiet)
     again = metrics(tmp_path / "out")
     assert again == {name: text for name, text in metrics(undisturbed).items() if "seed-1" in name}
@@ -260,18 +212,18 @@ def test_every_scheme_goes_on_from_a_checkpoint_to_the_same_bits(
     """Interrupted six steps behind the checkpoint of step 20; folded weights need the conditioning's own state."""
     from wellcond.lab import train as training
 
-    experiment, original = prepare(write(tmp_path), tmp_path / "out", seeds=(0,)), training._step
+    experiment, original = prepared(write(tmp_path), tmp_path / "out", seeds=(0,)), training.steer_
 
-    def interrupted(run: Any, model: Any, optimizer: Any, accelerator: Any, step: int) -> Tensor:
+    def interrupted(optimizer: Any, step: int, *others: Any) -> None:
         if step == 26:
             raise KeyboardInterrupt
-        return original(run, model, optimizer, accelerator, step)
+        original(optimizer, step, *others)
 
     for scheme in schemes_of(experiment.recipe):
-        monkeypatch.setattr(training, "_step", interrupted)
+        monkeypatch.setattr(training, "steer_", interrupted)
         with pytest.raises(KeyboardInterrupt):
             run_one(experiment, scheme, 0)
-        monkeypatch.setattr(training, "_step", original)
+        monkeypatch.setattr(training, "steer_", original)
         assert run_one(experiment, scheme, 0) == "finished"
     assert metrics(tmp_path / "out") == {n: text for n, text in metrics(undisturbed).items() if "seed-0" in n}
 
@@ -330,17 +282,17 @@ def test_runs_side_by_side_are_the_same(undisturbed: Path, tmp_path: Path) -> No
 def test_a_run_that_diverges_or_crashes_is_recorded_and_the_others_go_on(tmp_path: Path, monkeypatch: Any) -> None:
     text = TINY.replace("[schemes.default]", "[schemes.default]\n[schemes.hot]\nlr = 1e9")
     text = text.replace("ema = 0.9", "ema = 0.9\nclip = 1e9")
-    experiment = prepare(write(tmp_path, text), tmp_path / "out", seeds=(0,))
+    experiment = prepared(write(tmp_path, text), tmp_path / "out", seeds=(0,))
     from wellcond.lab import train as training
 
-    original = training._step
+    original = training._update
 
     def failing(run: Any, *arguments: Any) -> Tensor:
         if run.scheme.name == "shift 1":
             raise RuntimeError("out of luck")
         return original(run, *arguments)
 
-    monkeypatch.setattr(training, "_step", failing)
+    monkeypatch.setattr(training, "_update", failing)
     run_all(experiment, quiet)
     found = {outcome.scheme: outcome for outcome in experiment.outcomes()}
     assert found["hot"].status == "diverged"
@@ -350,13 +302,13 @@ def test_a_run_that_diverges_or_crashes_is_recorded_and_the_others_go_on(tmp_pat
     assert found["default"].status == found["conditioned"].status == "finished"
     # A diverged run is a result; a crashed one is tried again.
     assert [scheme.name for scheme, _ in experiment.left()] == ["shift 1"]
-    monkeypatch.setattr(training, "_step", original)
+    monkeypatch.setattr(training, "_update", original)
     run_all(experiment, quiet)
     assert experiment.left() == []
 
 
 def test_a_full_disk_is_one_message(tmp_path: Path, monkeypatch: Any) -> None:
-    experiment = prepare(write(tmp_path), tmp_path / "out", seeds=(0,))
+    experiment = prepared(write(tmp_path), tmp_path / "out", seeds=(0,))
 
     def full(self: RunFolder, name: str, values: dict[str, Any]) -> None:
         raise StorageError(f"'{self.path / name}' cannot be written: No space left on device")
@@ -364,29 +316,3 @@ def test_a_full_disk_is_one_message(tmp_path: Path, monkeypatch: Any) -> None:
     monkeypatch.setattr(RunFolder, "_append", full)
     with pytest.raises(WellcondError, match="No space left"):
         run_all(experiment, quiet)
-
-
-# ------------------------------------------------------------------------------------------------ several processes
-
-
-def test_two_processes_have_the_loss_curve_of_one(undisturbed: Path, tmp_path: Path) -> None:
-    """DDP over gloo: half of the batch each; dropout is off, since each process draws its own."""
-    text = TINY.replace("dropout = 0.1", "dropout = 0.0").replace("steps = 40", "steps = 50")
-    text = text[: text.index("[schemes.conditioned]")]
-    path = write(tmp_path, text)
-    one, two = tmp_path / "one", tmp_path / "two"
-    run_all(prepare(path, one, seeds=(0,)), quiet)
-    command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
-    command += ["-m", "wellcond", "compare", str(path)]
-    environment = {**os.environ, "OMP_NUM_THREADS": "1"}
-    done = subprocess.run(
-        [*command, "--out", str(two), "--seeds", "1"], env=environment, capture_output=True, text=True
-    )
-    assert done.returncode == 0, done.stderr[-2000:]
-    curves = [
-        [json.loads(line)["loss"] for line in text.splitlines() if '"train"' in line]
-        for out in (one, two)
-        for text in metrics(out).values()
-    ]
-    assert curves[0] == pytest.approx(curves[1], abs=1e-4)
-    assert len(curves[0]) == 10

@@ -187,11 +187,9 @@ def test_mask_rcnn_of_torchvision_takes_the_shapes():
             [], shapes.test[torch.tensor([]).long()]
         )
     (prediction, target), _ = counts.collected
-    assert prediction["masks"].dtype == torch.bool
-    assert prediction["masks"].shape[1:] == (32, 32)
+    assert all(mask["size"] == [32, 32] for mask in prediction["masks"])
     assert target["image_id"] == 1
-    with pytest.raises(WellcondError, match="pycocotools"):
-        shapes.metric_of(counts)
+    assert 0 <= shapes.metric_of(counts) <= 1
     with pytest.raises(WellcondError, match="only in training"):
         shapes.loss([], batch)
 

@@ -12,6 +12,7 @@ import typer
 from typer.core import TyperGroup
 
 import wellcond as wc
+from wellcond import cli_laboratory as laboratory
 from wellcond.applicability import applicability, matrix_text
 from wellcond.diagnose.arguments import WAY_OUT
 from wellcond.diagnose.inputs import inputs_for
@@ -22,7 +23,6 @@ from wellcond.report.figures import draw_figures
 from wellcond.schemes.compose import as_scheme
 from wellcond.streaming import directory_target
 from wellcond.summaries import audit_summary, layers_data, plan_data, plan_summary, scheme_list
-from wellcond.tables import table
 
 
 class _Commands(TyperGroup):
@@ -278,56 +278,6 @@ def diagram(
         typer.echo(f"written to {output}")
 
 
-@app.command()
-def compare(
-    recipe: Annotated[
-        str, typer.Argument(metavar="RECIPE", help="A .toml file, or a name of `wellcond recipes`.")
-    ] = "digits",
-    out: Annotated[
-        Path | None, typer.Option(help="Folder for the runs and the report [runs/RECIPE].", metavar="DIR")
-    ] = None,
-    seeds: Annotated[int | None, typer.Option(help="So many seeds, from 0.", min=1)] = None,
-    jobs: Annotated[int, typer.Option("--jobs", "-j", help="Runs side by side, threads divided.", min=1)] = 1,
-    json: Json = False,
-) -> None:
-    """Train with every scheme of a recipe, on the same data in the same order, and say what differs."""
-    lab = _laboratory()
-    folder = out or Path("runs") / Path(recipe).stem
-    found = lab.compare_recipe(recipe, folder, seeds=seeds, jobs=jobs)
-    if not lab.first_process():
-        return
-    typer.echo(to_json(found.to_dict()) if json else lab.table_text(found))
-    if not json:
-        typer.echo(f"\nwritten to {lab.write_comparison_page(folder)}")
-
-
-@app.command()
-def report(
-    runs: Annotated[Path, typer.Argument(metavar="DIR", help="The folder of a comparison.")],
-    output: Annotated[
-        Path | None, typer.Option("--output", "-o", metavar="FILE", help="The page [DIR/report.html].")
-    ] = None,
-) -> None:
-    """Write the page of a comparison, also of one that is still running."""
-    typer.echo(f"written to {_laboratory().write_comparison_page(runs, output)}")
-
-
-@app.command()
-def recipes(json: Json = False) -> None:
-    """List the comparisons that come with the library."""
-    found = _laboratory().shipped()
-    typer.echo(to_json(found) if json else table(["recipe", "what it compares"], [list(row) for row in found.items()]))
-
-
-def _laboratory() -> Any:
-    """The laboratory, whose libraries are an extra."""
-    try:
-        import wellcond.lab.commands as commands
-    except ImportError as error:
-        raise WellcondError(f"the laboratory cannot be imported ({error}): pip install 'wellcond[lab,timm]'") from error
-    return commands
-
-
 def _axis(text: str) -> Any:
     """`beta:0.05:4`, or `beta:0.05:4:log`."""
     name, *ends = text.split(":")
@@ -371,6 +321,10 @@ def _setting(text: str) -> tuple[str, Any]:
     except tomllib.TOMLDecodeError:
         return name.strip(), value.strip()
     return name.strip(), parsed["value"] if len(parsed) == 1 else value
+
+
+for command in (laboratory.compare, laboratory.tune, laboratory.report, laboratory.recipes):
+    app.command()(command)
 
 
 def main() -> None:

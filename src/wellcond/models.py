@@ -24,7 +24,7 @@ from wellcond.errors import ModelNameError
 FORMS = "timm:NAME, hf:NAME, hf:path/to/config.json or path/to/file.py:function"
 
 
-def build_model(name: str, *, seed: int = 0, device: str | None = None) -> nn.Module:
+def build_model(name: str, *, seed: int = 0, device: str | None = None, **options: Any) -> nn.Module:
     """Build a model from its configuration with fresh weights; no weights or code are fetched from anywhere.
 
     Args:
@@ -33,17 +33,21 @@ def build_model(name: str, *, seed: int = 0, device: str | None = None) -> nn.Mo
             without arguments that returns the model.
         seed: of the weights; the global generator does not move.
         device: `"meta"` for shapes without memory; None for the current default.
+        options: of timm's constructor, of the transformers configuration (`architectures=["ViTForImageClassification"]`
+            names the class), or of the function in the file.
 
     >>> import wellcond as wc
     >>> type(wc.build_model("hf:vit", device="meta")).__name__
     'ViTModel'
+    >>> wc.build_model("timm:vit_tiny_patch16_224", device="meta", num_classes=10).head.out_features
+    10
     """
     if not isinstance(name, str):
         raise ModelNameError(f"a model is named by a string, {FORMS}; got {name!r}")
     if not isinstance(seed, int) or isinstance(seed, bool) or not -(2**63) <= seed < 2**64:
         raise ModelNameError(f"the seed of a model is a whole number of 64 bits, got {seed!r}")
     prefix, _, rest = name.partition(":")
-    builders: dict[str, Callable[[str], nn.Module]] = {"timm": _timm, "hf": _hf}
+    builders: dict[str, Callable[..., nn.Module]] = {"timm": _timm, "hf": _hf}
     if prefix in builders:
         build, argument = builders[prefix], rest
     elif ".py:" in name or name.endswith(".py"):
@@ -52,7 +56,7 @@ def build_model(name: str, *, seed: int = 0, device: str | None = None) -> nn.Mo
         raise ModelNameError(f"'{name}' is not the name of a model; write {FORMS}")
     with torch.random.fork_rng(devices=[]), torch.device(device) if device else nullcontext():
         torch.default_generator.manual_seed(seed)
-        return build(argument)
+        return build(argument, **options)
 
 
 def _library(name: str, extra: str) -> ModuleType:
@@ -76,7 +80,7 @@ def _closest(name: str, known: Iterable[str]) -> str:
     return f"; the closest are {', '.join(close)}" if close else ""
 
 
-def _timm(name: str) -> nn.Module:
+def _timm(name: str, **options: Any) -> nn.Module:
     timm = _library("timm", "timm")
     if not timm.is_model(name):  # this refuses hf-hub:… too, which would go to the network
         raise ModelNameError(
@@ -84,16 +88,16 @@ def _timm(name: str) -> nn.Module:
         )
     with offline():
         try:
-            model: nn.Module = timm.create_model(name, pretrained=False)
+            model: nn.Module = timm.create_model(name, pretrained=False, **options)
         except Exception as error:
             raise ModelNameError(f"timm cannot build '{name}': {_one_line(error)}") from error
     return model
 
 
-def _hf(name: str) -> nn.Module:
+def _hf(name: str, **options: Any) -> nn.Module:
     transformers = _library("transformers", "hf")
     with offline():
-        config = _hf_config(transformers, name)
+        config = _hf_config(transformers, name, options)
         try:
             model: nn.Module = _hf_model(transformers, config, name)
         except ModelNameError:
@@ -103,14 +107,14 @@ def _hf(name: str) -> nn.Module:
     return model
 
 
-def _hf_config(transformers: ModuleType, name: str) -> Any:
+def _hf_config(transformers: ModuleType, name: str, options: dict[str, Any]) -> Any:
     known = transformers.CONFIG_MAPPING
     if name.endswith(".json"):
         _check_json(Path(name), known)
     elif name in known:
-        return transformers.AutoConfig.for_model(name)
+        return transformers.AutoConfig.for_model(name, **options)
     try:
-        return transformers.AutoConfig.from_pretrained(name, local_files_only=True, trust_remote_code=False)
+        return transformers.AutoConfig.from_pretrained(name, local_files_only=True, trust_remote_code=False, **options)
     except Exception as error:
         if name.endswith(".json"):
             raise ModelNameError(f"'{name}' is not a configuration transformers accepts: {_one_line(error)}") from error
@@ -159,7 +163,7 @@ def offline() -> Iterator[None]:
             yield
 
 
-def _file(name: str) -> nn.Module:
+def _file(name: str, **options: Any) -> nn.Module:
     path_text, _, function = name.rpartition(":")
     path = Path(path_text)
     if not path_text.endswith(".py") or not function.isidentifier():
@@ -171,7 +175,7 @@ def _file(name: str) -> nn.Module:
         if not callable(build):
             raise ModelNameError(f"'{path}' has no function '{function}'")
         try:
-            model = build()
+            model = build(**options)
         except (Exception, SystemExit) as error:
             raise ModelNameError(f"{name} raised {_one_line(error)}{_line_in(path, error)}") from error
     if not isinstance(model, nn.Module):

@@ -6,6 +6,7 @@ import copy
 import hashlib
 import re
 import warnings
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -13,7 +14,8 @@ from torch import nn
 
 import wellcond as wc
 from wellcond.errors import WellcondError
-from wellcond.lab.recipe import Arm, Recipe
+from wellcond.lab.recipe import Recipe
+from wellcond.lab.settings import Arm
 from wellcond.spectral.handle import Conditioning
 
 
@@ -41,17 +43,23 @@ class Scheme:
         plain = re.sub(r"[^a-z0-9]+", "-", self.name.lower()).strip("-")[:40]
         return f"{plain}-{hashlib.sha256(self.name.encode()).hexdigest()[:6]}"
 
-    def apply_(self, model: nn.Module, seed: int) -> Conditioning | None:
-        """Initialise and condition a fresh model in place."""
+    def initialise_(self, model: nn.Module, seed: int) -> None:
+        """Give a fresh model its first weights, in place."""
         init: Any = self.arm.init
         try:
             if self.control_of is not None:
                 wc.init_(model, "scale_matched", seed=seed, of=_with_options(init, self.arm.options))
             elif init is not None:
                 wc.init_(model, init, seed=seed, **self.arm.options)
-            if self.arm.condition is None:
-                return None
-            strength: dict[str, Any] = {} if self.arm.strength is None else {"strength": self.arm.strength}
+        except WellcondError as error:
+            raise WellcondError(f"scheme '{self.name}': {error}") from error
+
+    def condition_(self, model: nn.Module) -> Conditioning | None:
+        """Condition it, if the scheme does."""
+        if self.arm.condition is None:
+            return None
+        strength: dict[str, Any] = {} if self.arm.strength is None else {"strength": self.arm.strength}
+        try:
             with warnings.catch_warnings():
                 warnings.simplefilter("ignore")  # that attention starts one-hot is what is compared
                 return wc.condition_(model, self.arm.condition, **strength)
@@ -60,14 +68,14 @@ class Scheme:
 
 
 def schemes_of(recipe: Recipe) -> list[Scheme]:
-    """The recipe's schemes in order, each control behind its own.
+    """The recipe's schemes in order, each control behind its own, several strengths one by one.
 
     >>> from wellcond.lab.recipe import load_recipe
     >>> [scheme.name for scheme in schemes_of(load_recipe("digits"))][2:4]
     ['conditioned', 'conditioned, scale only']
     """
     found = []
-    for name, arm in recipe.schemes.items():
+    for name, arm in _swept(recipe):
         found.append(Scheme(name, arm))
         if arm.control:
             found.append(Scheme(f"{name}, scale only", arm, control_of=name))
@@ -77,7 +85,19 @@ def schemes_of(recipe: Recipe) -> list[Scheme]:
 def check_schemes(recipe: Recipe, model: nn.Module) -> None:
     """Apply every scheme to a copy of the model, so that what cannot be is said before anything is trained."""
     for scheme in schemes_of(recipe):
-        scheme.apply_(copy.deepcopy(model), seed=0)
+        fresh = copy.deepcopy(model)
+        scheme.initialise_(fresh, seed=0)
+        scheme.condition_(fresh)
+
+
+def _swept(recipe: Recipe) -> Iterator[tuple[str, Arm]]:
+    for name, arm in recipe.schemes.items():
+        if isinstance(arm.strength, tuple):
+            yield from (
+                (f"{name} {strength:g}", arm.model_copy(update={"strength": strength})) for strength in arm.strength
+            )
+        else:
+            yield name, arm
 
 
 def _with_options(init: Any, options: dict[str, Any]) -> Any:

@@ -2,41 +2,78 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
-from wellcond.lab.arms import Scheme
-from wellcond.lab.compare import first_process, prepare, run_all
-from wellcond.lab.display import Display
-from wellcond.lab.jobs import run_jobs
-from wellcond.lab.recipe import shipped
+from wellcond.lab.compare import Experiment, first_process, prepare, wait_for_all
+from wellcond.lab.engine import Engine
+from wellcond.lab.recipe import Recipe, load_recipe, shipped, written
+from wellcond.lab.settings import Tuning
+from wellcond.lab.stages import stages_of
 from wellcond.lab.statistics import Comparison
 from wellcond.lab.statistics import compare as judge
 from wellcond.lab.summary import table_text
-from wellcond.lab.train import Report
+from wellcond.lab.tuning import Rates, rates_of, tuning_recipe
+from wellcond.report.atomic import write_text
 from wellcond.report.comparison_page import write_comparison_page
 
-__all__ = ["compare_recipe", "first_process", "shipped", "table_text", "write_comparison_page"]
+__all__ = [
+    "Engine",
+    "compare_recipe",
+    "first_process",
+    "load_recipe",
+    "shipped",
+    "table_text",
+    "tune_recipe",
+    "with_tuning",
+    "write_comparison_page",
+]
 
 
-def compare_recipe(source: str, out: Path, *, seeds: int | None = None, jobs: int = 1) -> Comparison:
+def compare_recipe(recipe: Recipe, out: Path, engine: Engine) -> dict[Path, Comparison]:
     """Make all runs of a recipe that are not made yet, and compare them.
 
     Args:
-        source: a file or the name of a recipe.
+        recipe: of one comparison, or of several stages.
         out: where its runs are kept.
-        seeds: how many, in place of the recipe's.
-        jobs: runs side by side.
+        engine: where they are made.
+
+    Returns:
+        Each comparison by its folder: one, or as many as there are stages.
     """
-    changes: dict[str, Any] = {} if seeds is None else {"seeds": tuple(range(seeds))}
-    experiment = prepare(source, out, **changes)
-    with Display(experiment) as display:
+    # All are checked before the first of them is trained.
+    experiments = [prepare(each, folder) for each, folder in stages_of(recipe, out)]
+    found = {}
+    for experiment in experiments:
+        tuned = _tuned(experiment, engine)
+        engine.run(tuned)
+        found[experiment.out] = judge(tuned.outcomes(), recipe.baseline)
+    return found
 
-        def watch(scheme: Scheme, seed: int) -> Report:
-            return lambda step, loss: display.said(scheme.name, seed, step, loss)
 
-        if jobs > 1:
-            run_jobs(experiment, source, changes, jobs, display.said)
-        else:
-            run_all(experiment, watch)
-    return judge(experiment.outcomes(), experiment.recipe.baseline)
+def tune_recipe(recipe: Recipe, out: Path, engine: Engine) -> Rates:
+    """Find a learning rate for each scheme, and write the recipe with them as `tuned.toml`."""
+    tuning = prepare(tuning_recipe(recipe), out)
+    engine.run(tuning)
+    wait_for_all()
+    rates = rates_of(recipe, tuning.outcomes())
+    if first_process():
+        tuned = recipe.model_copy(update={"rates": rates.best(), "tuning": None})
+        write_text(out / "tuned.toml", written(tuned))
+    return rates
+
+
+def with_tuning(recipe: Recipe, lr: tuple[float, ...] | None) -> Recipe:
+    """The recipe with learning rates to try, in place of its own."""
+    if lr is None:
+        return recipe
+    tuning = Tuning(lr=lr) if recipe.tuning is None else recipe.tuning.model_copy(update={"lr": lr})
+    return recipe.model_copy(update={"tuning": tuning})
+
+
+def _tuned(experiment: Experiment, engine: Engine) -> Experiment:
+    """The experiment at the learning rates that tuning chooses, if the recipe asks for it."""
+    if experiment.recipe.tuning is None:
+        return experiment
+    rates = tune_recipe(experiment.recipe, experiment.out / "tuning", engine).best()
+    return replace(experiment, recipe=experiment.recipe.model_copy(update={"rates": rates, "tuning": None}))

@@ -15,14 +15,14 @@ import torch
 
 from wellcond.errors import WellcondError
 from wellcond.lab.compare import Experiment, run_one
-from wellcond.lab.recipe import load_recipe
+from wellcond.lab.recipe import Recipe
 
 Said = Callable[[str, int, int, float], None]  # scheme, seed, steps done, loss
 
 _QUEUE: Any = None
 
 
-def run_jobs(experiment: Experiment, source: str, changes: dict[str, Any], jobs: int, said: Said) -> None:
+def run_jobs(experiment: Experiment, jobs: int, said: Said) -> None:
     """Every run that is not done, `jobs` at a time.
 
     A process that dies takes its run with it; the run's folder is as it was, and the next call goes on from there.
@@ -32,7 +32,8 @@ def run_jobs(experiment: Experiment, source: str, changes: dict[str, Any], jobs:
     threads = max(1, (os.cpu_count() or 1) // jobs)
     left = [(scheme.name, seed) for scheme, seed in experiment.left()]
     with ProcessPoolExecutor(jobs, mp_context=context, initializer=_begin, initargs=(queue, threads)) as pool:
-        futures = [pool.submit(_job, source, str(experiment.out), changes, name, seed) for name, seed in left]
+        recipe = experiment.recipe.model_dump_json()
+        futures = [pool.submit(_job, recipe, str(experiment.out), name, seed) for name, seed in left]
         try:
             waiting = set(futures)
             while waiting:
@@ -61,7 +62,7 @@ def _begin(queue: Any, threads: int) -> None:
     torch.set_num_threads(threads)
 
 
-def _job(source: str, out: str, changes: dict[str, Any], name: str, seed: int) -> str:
-    experiment = Experiment.of(load_recipe(source, **changes), Path(out))  # checked already
+def _job(recipe: str, out: str, name: str, seed: int) -> str:
+    experiment = Experiment.of(Recipe.model_validate_json(recipe), Path(out))
     scheme = next(s for s, _ in experiment.runs() if s.name == name)
     return run_one(experiment, scheme, seed, lambda step, loss: _QUEUE.put((name, seed, step, loss)))

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import math
 from functools import lru_cache
 
 import torch
 from torch import Tensor
 
 from wellcond.draw import key
+from wellcond.lab.settings import Training
 
 
 def indices(seed: int, step: int, batch: int, examples: int) -> Tensor:
@@ -33,18 +35,39 @@ def generator(*parts: object) -> torch.Generator:
     return torch.Generator().manual_seed(key("lab", *parts))
 
 
-def learning_rate(step: int, steps: int, peak: float, final: float, warmup: float, schedule: str) -> float:
+def learning_rate(step: int, peak: float, settings: Training) -> float:
     """The rate of a step: a linear rise over the first part, then as the schedule says.
 
-    >>> [round(learning_rate(step, 10, 1.0, 0.0, 0.2, "cosine"), 3) for step in (0, 1, 2, 6, 9)]
+    >>> settings = Training(steps=10, warmup=0.2)
+    >>> [round(learning_rate(step, 1.0, settings), 3) for step in (0, 1, 2, 6, 9)]
     [0.5, 1.0, 1.0, 0.5, 0.038]
     """
-    rising = round(warmup * steps)
+    rising = _rising(settings)
     if step < rising:
-        return peak * (step + 1) / rising
-    part = (step - rising) / max(1, steps - rising)
-    if schedule == "constant":
+        return settings.first_lr + (peak - settings.first_lr) * (step + 1) / rising
+    part = (step - rising) / max(1, settings.steps - rising)
+    if settings.schedule == "constant":
         return peak
-    if schedule == "cosine":
-        return final + (peak - final) * 0.5 * (1 + float(torch.cos(torch.tensor(torch.pi * part, dtype=torch.float64))))
-    return final + (peak - final) * (1 - part)  # linear, and the fall of one-cycle
+    if settings.schedule == "steps":
+        return peak * 0.1 ** sum(step >= milestone * settings.steps for milestone in settings.milestones)
+    left = 0.5 * (1 + math.cos(math.pi * part)) if settings.schedule == "cosine" else 1 - part
+    return settings.final_lr + (peak - settings.final_lr) * left
+
+
+def momentum(step: int, settings: Training) -> float:
+    """The first β of a step: constant, or falling while the learning rate rises and back (Smith 2018).
+
+    >>> settings = Training(steps=10, warmup=0.5, momentum_cycle=(0.85, 0.95))
+    >>> [round(momentum(step, settings), 2) for step in (0, 4, 5, 9)]
+    [0.93, 0.85, 0.85, 0.93]
+    """
+    if settings.momentum_cycle is None:
+        return settings.betas[0]
+    low, high = settings.momentum_cycle
+    rising = _rising(settings)
+    height = (step + 1) / rising if step < rising else 1 - (step - rising) / max(1, settings.steps - rising)
+    return high + (low - high) * height
+
+
+def _rising(settings: Training) -> int:
+    return round(settings.warmup * settings.steps)

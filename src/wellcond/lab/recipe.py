@@ -6,107 +6,32 @@ import difflib
 import tomllib
 from importlib import resources
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
+import tomli_w
+from pydantic import BaseModel, Field, ValidationError, field_validator, model_validator
 
 from wellcond.errors import WellcondError
-
-
-class Part(BaseModel):
-    """A table of the recipe; a key that it does not have is an error."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True)
-
-
-class Named(BaseModel):
-    """A task or a model: its name, and its own options beside it."""
-
-    model_config = ConfigDict(extra="allow", frozen=True)
-
-    name: str
-
-    @property
-    def options(self) -> dict[str, Any]:
-        """All but the name."""
-        return dict(self.model_extra or {})
-
-
-class Arm(Part):
-    """One of the schemes that are compared: how weights begin, and what keeps them.
-
-    Args:
-        init: a scheme of `wc.init_`, or a composition by roles; none leaves the model as its library makes it.
-        options: of that scheme.
-        condition: a method of `wc.condition_`.
-        strength: of the method.
-        control: whether to add the scale-matched Gaussian control.
-        lr: in place of the recipe's.
-    """
-
-    init: str | dict[str, str] | None = None
-    options: dict[str, Any] = {}
-    condition: str | None = None
-    strength: float | None = None
-    control: bool = False
-    lr: float | None = Field(None, gt=0)
-
-    @model_validator(mode="after")
-    def _controlled(self) -> Arm:
-        if self.control and self.init is None:
-            raise ValueError("control needs init: only an initialisation has a scale to match")
-        if self.strength is not None and self.condition is None:
-            raise ValueError("strength needs condition")
-        return self
-
-
-class Training(Part):
-    """The loop: optimizer, schedule, and how often to look."""
-
-    steps: int = Field(300, ge=1)
-    batch: int = Field(64, ge=1)
-    lr: float = Field(1e-3, gt=0)
-    schedule: Literal["cosine", "constant", "linear", "one-cycle"] = "cosine"
-    warmup: float = Field(0.1, ge=0, le=1)
-    final_lr: float = Field(0.0, ge=0)
-    weight_decay: float = Field(0.05, ge=0)
-    betas: tuple[float, float] = (0.9, 0.999)
-    clip: float | None = Field(1.0, gt=0)
-    smoothing: float = Field(0.0, ge=0, lt=1)
-    accumulate: int = Field(1, ge=1)
-    ema: float | None = Field(None, gt=0, lt=1)
-    precision: Literal["no", "bf16", "fp16"] = "no"
-    compile: bool = False
-    log_every: int = Field(10, ge=1)
-    test_every: int = Field(50, ge=1)
-    checkpoint_every: int = Field(100, ge=1)
-
-    @model_validator(mode="after")
-    def _aligned(self) -> Training:
-        # A checkpoint between two entries would have to carry half a mean along.
-        if self.checkpoint_every % self.log_every:
-            raise ValueError(f"checkpoint_every is a multiple of log_every, which is {self.log_every}")
-        return self
-
-
-class Looking(Part):
-    """The monitor, at fixed steps so that its records are the same each time."""
-
-    every: int = Field(100, ge=1)
-    heads: int = Field(2, ge=1)
-    examples: int = Field(8, ge=1)
-    tiers: tuple[Literal["weights", "attention", "jacobian"], ...] = ("weights", "attention", "jacobian")
-
-
-class Tuning(Part):
-    """Learning rates to try for each scheme, on seeds that are not reported."""
-
-    lr: tuple[float, ...] = Field(min_length=2)
-    seeds: tuple[int, ...] = Field((1000,), min_length=1)
+from wellcond.lab.settings import Arm, Augment, Looking, Named, Part, Stage, Training, Tuning, Weights
 
 
 class Recipe(Part):
     """What is compared on what.
+
+    Args:
+        title: of the report.
+        task: what is learnt.
+        model: by what.
+        schemes: by name, in the order of tables.
+        baseline: the scheme that the others are compared with.
+        seeds: of weights, order and augmentation; each scheme has them all.
+        train: the loop.
+        augment: of images.
+        monitor: `false` for none.
+        tuning: learning rates to choose from first.
+        rates: learning rates by scheme, as tuning chose them.
+        weights: of an earlier comparison to begin from.
+        stages: comparisons one after the other, in place of one.
 
     >>> recipe = load_recipe("digits")
     >>> recipe.task.name, recipe.baseline, list(recipe.schemes)[:2]
@@ -120,8 +45,17 @@ class Recipe(Part):
     baseline: str = "default"
     seeds: tuple[int, ...] = Field((0, 1, 2), min_length=1)
     train: Training = Training()
+    augment: Augment | None = None
     monitor: Looking | None = Looking()
     tuning: Tuning | None = None
+    rates: dict[str, float] = Field(default_factory=dict)
+    weights: Weights | None = None
+    stages: tuple[Stage, ...] = ()
+
+    @field_validator("monitor", mode="before")
+    @classmethod
+    def _off(cls, value: Any) -> Any:
+        return None if value is False else value
 
     @model_validator(mode="after")
     def _consistent(self) -> Recipe:
@@ -192,9 +126,36 @@ def parse_recipe(text: str, name: str, **changes: Any) -> Recipe:
         raise WellcondError(f"{name}: {where + ': ' if where else ''}{message}{got}{allowed}{more}") from None
 
 
+def written(recipe: Recipe) -> str:
+    """The recipe as TOML: what differs from the defaults.
+
+    >>> recipe = load_recipe("digits", seeds=(0, 1))
+    >>> parse_recipe(written(recipe), "again.toml") == recipe
+    True
+    """
+    kept = recipe.model_dump(mode="json", exclude_defaults=True, exclude_none=True)
+    return tomli_w.dumps(kept | ({"monitor": False} if recipe.monitor is None else {}))
+
+
+def with_steps(recipe: Recipe, examples: int) -> Recipe:
+    """The recipe with its epochs as steps, for so many examples.
+
+    >>> recipe = load_recipe("digits")
+    >>> shorter = recipe.model_copy(update={"train": Training(epochs=2, batch=10)})
+    >>> with_steps(shorter, 95).train.steps
+    19
+    """
+    train = recipe.train
+    if train.epochs is None:
+        return recipe
+    steps = max(1, round(train.epochs * examples / train.batch))
+    return recipe.model_copy(update={"train": train.model_copy(update={"steps": steps, "epochs": None})})
+
+
 def _known(where: tuple[Any, ...]) -> str:
     """The keys of the table that an unknown one was found in."""
     tables: dict[str, type[BaseModel]] = {"train": Training, "monitor": Looking, "tuning": Tuning, "schemes": Arm}
+    tables |= {"augment": Augment, "weights": Weights, "stages": Stage}
     table = tables.get(str(where[0]), Recipe) if len(where) > 1 else Recipe
     close = difflib.get_close_matches(str(where[-1]), table.model_fields, n=1)
     return f"did you mean {close[0]}?" if close else f"there are {', '.join(table.model_fields)}"

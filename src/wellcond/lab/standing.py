@@ -10,7 +10,9 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.distributed.tensor import DTensor
 
+from wellcond.attention.storage import assign_, full, like
 from wellcond.lab.checkpoints import latest_checkpoint
 from wellcond.spectral.handle import Conditioning
 from wellcond.spectral.saved import join_state, split_state
@@ -33,15 +35,15 @@ class Standing:
     average: dict[str, Tensor]
 
     def tensors(self) -> dict[str, Tensor]:
-        """All of it, by name."""
-        found = {f"model.{name}": tensor for name, tensor in self.model.state_dict().items()}
+        """All of it, by name, gathered if it is sharded: every process calls."""
+        found = {f"model.{name}": full(tensor) for name, tensor in self.model.state_dict().items()}
         for index, state in self.optimizer.state_dict()["state"].items():
-            found |= {f"optimizer.{index}.{name}": torch.as_tensor(value) for name, value in state.items()}
-        found |= {f"average.{name}": tensor for name, tensor in self.average.items()}
+            found |= {f"optimizer.{index}.{name}": full(torch.as_tensor(value)) for name, value in state.items()}
+        found |= {f"average.{name}": full(tensor) for name, tensor in self.average.items()}
         if self.conditioning is not None:
             own: dict[str, Tensor] = {}
             text = json.dumps(split_state(self.conditioning.state_dict(), "", own))
-            found |= {f"conditioning.{name}": tensor for name, tensor in own.items()}
+            found |= {f"conditioning.{name}": full(tensor) for name, tensor in own.items()}
             found["text."] = torch.tensor(list(text.encode()), dtype=torch.uint8)
         return found
 
@@ -51,17 +53,24 @@ class Standing:
         for name, tensor in tensors.items():
             part, _, rest = name.partition(".")
             parts.setdefault(part, {})[rest] = tensor
-        self.model.load_state_dict(parts["model"])
+        own = self.model.state_dict()
+        self.model.load_state_dict({name: _as(own[name], tensor) for name, tensor in parts["model"].items()})
+        trained = [parameter for group in self.optimizer.param_groups for parameter in group["params"]]
         state: dict[int, dict[str, Tensor]] = {}
         for name, tensor in parts.get("optimizer", {}).items():
             index, _, field = name.partition(".")
-            state.setdefault(int(index), {})[field] = tensor
+            # The moments of a sharded parameter are sharded as it is; the number of steps is everybody's.
+            state.setdefault(int(index), {})[field] = _as(trained[int(index)], tensor) if tensor.dim() else tensor
         self.optimizer.load_state_dict({"state": state, "param_groups": self.optimizer.state_dict()["param_groups"]})
         for name, tensor in parts.get("average", {}).items():
-            self.average[name].copy_(tensor)
+            assign_(self.average[name], tensor)
         if self.conditioning is not None:
             text = bytes(parts["text"][""].tolist()).decode()
             self.conditioning.load_state_dict(join_state(json.loads(text), parts.get("conditioning", {})))
+
+
+def _as(target: Tensor, whole: Tensor) -> Tensor:
+    return like(target, whole.to(target.device)) if isinstance(target, DTensor) else whole
 
 
 def resume_(folder: Path, standing: Standing) -> int:

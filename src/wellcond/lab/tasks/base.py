@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from wellcond.errors import WellcondError
-from wellcond.lab.tasks.metrics import IGNORED, METRICS, Counts, count, metric_of
+from wellcond.lab.tasks.metrics import IGNORED, METRICS, Counts, count, extras_of, metric_of
 
 KINDS = ("image", "sequence", "pair", "causal-text", "masked-text", "detection")
 
@@ -32,9 +32,9 @@ class Batch:
     inputs: Any
     targets: Any
 
-    def to(self, device: torch.device | str) -> Batch:
-        """The same on another device."""
-        return Batch(_moved(self.inputs, device), _moved(self.targets, device))
+    def to(self, device: torch.device | str, dtype: torch.dtype = torch.float32) -> Batch:
+        """The same on another device, real numbers of another type."""
+        return Batch(_moved(self.inputs, device, dtype), _moved(self.targets, device, dtype))
 
     def __len__(self) -> int:
         return len(self.targets)
@@ -116,12 +116,12 @@ class Task:
             return torch.stack(list(output.values())).sum()
         logits = logits_of(output)
         if self.metric == "pearson":
-            return torch.nn.functional.mse_loss(logits.flatten().float(), batch.targets)
+            return torch.nn.functional.mse_loss(_wide(logits).flatten(), batch.targets)
         if self.kind not in ("causal-text", "masked-text"):
-            return torch.nn.functional.cross_entropy(logits.float(), batch.targets, label_smoothing=smoothing)
+            return torch.nn.functional.cross_entropy(_wide(logits), batch.targets, label_smoothing=smoothing)
         flat: Tensor = batch.targets.flatten()
         summed = torch.nn.functional.cross_entropy(
-            logits.flatten(0, -2).float(), flat, ignore_index=IGNORED, reduction="sum", label_smoothing=smoothing
+            _wide(logits).flatten(0, -2), flat, ignore_index=IGNORED, reduction="sum", label_smoothing=smoothing
         )
         return summed / (flat != IGNORED).sum().clamp(min=1)  # a short batch may have no masked token at all
 
@@ -132,6 +132,10 @@ class Task:
     def metric_of(self, counts: Counts) -> float:
         """The metric of everything counted."""
         return metric_of(self.metric, counts)
+
+    def extras(self, counts: Counts) -> dict[str, float]:
+        """What is reported beside the metric: ap50, ap75 and the three of the masks for detection, else nothing."""
+        return extras_of(self.metric, counts)
 
 
 def logits_of(output: Any) -> Tensor:
@@ -146,9 +150,14 @@ def logits_of(output: Any) -> Tensor:
     return logits
 
 
-def _moved(value: Any, device: torch.device | str) -> Any:
+def _wide(logits: Tensor) -> Tensor:
+    """In float32 at least: a loss in half precision is noise."""
+    return logits if logits.dtype == torch.float64 else logits.float()
+
+
+def _moved(value: Any, device: torch.device | str, dtype: torch.dtype) -> Any:
     if isinstance(value, Tensor):
-        return value.to(device)
+        return value.to(device, dtype) if value.is_floating_point() else value.to(device)
     if isinstance(value, Mapping):
-        return {name: _moved(item, device) for name, item in value.items()}
-    return tuple(_moved(item, device) for item in value)
+        return {name: _moved(item, device, dtype) for name, item in value.items()}
+    return tuple(_moved(item, device, dtype) for item in value)

@@ -46,15 +46,36 @@ class Pixels:
         return len(self.labels)
 
     def __getitem__(self, indices: Tensor) -> Batch:
-        chosen = checked(indices, len(self))
-        images = self.bytes[chosen].float() / self.peak
+        return Batch(self.normalised(self.plain(indices)), self.labels[checked(indices, len(self))])
+
+    @property
+    def sides(self) -> tuple[int, int]:
+        """Height and width of the images given out."""
+        return (self.bytes.shape[-2], self.bytes.shape[-1]) if self.size is None else (self.size, self.size)
+
+    def plain(self, indices: Tensor) -> Tensor:
+        """Images `(B, C, H, W)` from 0 to 1, in the size they are given out in."""
+        images = self.bytes[checked(indices, len(self))].float() / self.peak
         if self.size is not None and self.size != images.shape[-1]:
-            side = (self.size, self.size)
-            images = torch.nn.functional.interpolate(images, side, mode="bicubic", antialias=True).clamp(0, 1)
-        mean, std = (
-            torch.tensor(values, dtype=torch.float32, device="cpu")[:, None, None] for values in (self.mean, self.std)
-        )
-        return Batch((images - mean) / std, self.labels[chosen])
+            images = torch.nn.functional.interpolate(images, self.sides, mode="bicubic", antialias=True).clamp(0, 1)
+        return images
+
+    def normalised(self, images: Tensor) -> Tensor:
+        """`(x − mean) / std` of images from 0 to 1."""
+        return standardised(images, self.mean, self.std)
+
+    def raw(self, indices: Tensor) -> tuple[list[Tensor], Tensor]:
+        """Images uint8 `(C, H, W)` in the size they have, and labels; white is 255, whatever `peak` is.
+
+        >>> half = torch.full((1, 1, 2, 2), 8, dtype=torch.uint8)
+        >>> Pixels(half, torch.tensor([3]), (0.5,), (0.5,), peak=16.0).raw(torch.tensor([0]))[0][0].unique()
+        tensor([128], dtype=torch.uint8)
+        """
+        chosen = checked(indices, len(self))
+        images = self.bytes[chosen]
+        if self.peak != 255:
+            images = (images.float() * (255 / self.peak)).round().clamp(max=255).to(torch.uint8)
+        return list(images), self.labels[chosen]
 
     def first(self, count: int | None) -> Pixels:
         """The first so many; all of them if None."""
@@ -62,6 +83,16 @@ class Pixels:
             raise WellcondError(f"{count} images are asked for, and there are {len(self)}")
         part = slice(count)
         return Pixels(self.bytes[part], self.labels[part], self.mean, self.std, self.size, self.peak)
+
+
+def standardised(images: Tensor, mean: Sequence[float], std: Sequence[float]) -> Tensor:
+    """`(x − mean) / std`, channel by channel.
+
+    >>> standardised(torch.ones(2, 1, 1), (0.5, 0.0), (0.25, 1.0)).flatten()
+    tensor([2., 1.])
+    """
+    centre, width = (torch.tensor(values, dtype=torch.float32, device="cpu")[:, None, None] for values in (mean, std))
+    return (images - centre) / width
 
 
 @dataclass(frozen=True)

@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from wellcond.errors import WellcondError
+from wellcond.lab.tasks.precision import Record, precisions, runs
 
 IGNORED = -100  # the target of a token that is not predicted; torch's own convention
 
@@ -28,7 +28,7 @@ class Counts:
     """
 
     sums: Mapping[str, float] = field(default_factory=dict)
-    collected: tuple[tuple[Mapping[str, Tensor], Mapping[str, Tensor]], ...] = ()
+    collected: tuple[tuple[Record, Record], ...] = ()
 
     def __add__(self, other: Counts) -> Counts:
         names = {**self.sums, **other.sums}
@@ -62,17 +62,21 @@ def metric_of(metric: str, counts: Counts) -> float:
     0.5
     """
     if metric == "ap":
-        raise WellcondError("average precision is not a sum: hand counts.collected to pycocotools' COCOeval")
+        return precisions(counts, ["bbox"])["ap"]
     sums = counts.sums
     return _MEASURED[metric](sums) if sums else math.nan
 
 
-def _kept(record: Mapping[str, Tensor]) -> Mapping[str, Tensor]:
-    """On the CPU; masks, which Mask R-CNN predicts as probabilities `(n, 1, H, W)`, as one bit a pixel."""
-    kept = {name: tensor.detach().cpu() for name, tensor in record.items()}
-    if "masks" in kept and kept["masks"].is_floating_point():
-        kept["masks"] = kept["masks"][:, 0] > 0.5
-    return kept
+def extras_of(metric: str, counts: Counts) -> dict[str, float]:
+    """What a metric is reported with: the other five figures of a detector, nothing elsewhere."""
+    found = precisions(counts) if metric == "ap" else {}
+    return {name: value for name, value in found.items() if name != metric}
+
+
+def _kept(record: Mapping[str, Tensor]) -> Record:
+    """On the CPU; masks as runs, for those of 5000 photographs would not fit into the memory."""
+    kept: dict[str, Any] = {name: tensor.detach().cpu() for name, tensor in record.items()}
+    return kept | ({"masks": runs(kept["masks"])} if "masks" in kept else {})
 
 
 def _right(logits: Tensor, targets: Tensor) -> dict[str, float]:

@@ -14,10 +14,11 @@ from torch import Tensor
 from wellcond.errors import WellcondError
 from wellcond.lab.tasks.base import Batch, Task
 from wellcond.lab.tasks.checks import checked, folder_of, library, whole
+from wellcond.lab.tasks.examples import standardised
 from wellcond.lab.tasks.registry import register
 
 MEAN, STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)  # ImageNet's, as every model of timm and torchvision knows
-CROP = 0.875  # of the shorter side
+CROP = 0.875  # of the shorter side, as most models of ImageNet are tested
 SOURCES = {
     "imagenet": "https://image-net.org (ILSVRC 2012): train/ and val/, one folder for each class in both",
     "flowers": "https://www.robots.ox.ac.uk/~vgg/data/flowers/102: flowers-102/jpg, imagelabels.mat and setid.mat",
@@ -28,40 +29,65 @@ SOURCES = {
 
 @dataclass(frozen=True)
 class Photographs:
-    """Files and their classes; each is resized so that `size` is 0.875 of its shorter side, and cropped at the centre.
+    """Files and their classes; each is resized so that `size` is `crop` of its shorter side, and cropped at the centre.
 
     Args:
         files: the images.
         labels: int64 `(N,)`.
         size: side of the images given out.
         source: where the data come from, for an error.
+        crop: part of the shorter side that is seen, over 0 and up to 1.
+        mean: of each channel.
+        std: of each channel.
     """
 
     files: Sequence[Path]
     labels: Tensor
     size: int
     source: str
+    crop: float = CROP
+    mean: tuple[float, ...] = MEAN
+    std: tuple[float, ...] = STD
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.crop, float | int) or isinstance(self.crop, bool) or not 0 < self.crop <= 1:
+            raise WellcondError(f"crop is a part of the shorter side, over 0 and up to 1, got {self.crop!r}")
 
     def __len__(self) -> int:
         return len(self.files)
 
     def __getitem__(self, indices: Tensor) -> Batch:
-        chosen = checked(indices, len(self))
+        return Batch(self.normalised(self.plain(indices)), self.labels[checked(indices, len(self))])
+
+    @property
+    def sides(self) -> tuple[int, int]:
+        """Height and width of the images given out."""
+        return self.size, self.size
+
+    def plain(self, indices: Tensor) -> Tensor:
+        """Images `(B, 3, size, size)` from 0 to 1, resized and cropped at the centre."""
         functional = library("torchvision.transforms.functional", "torchvision")
         images = []
-        for number in chosen.tolist():
+        for number in checked(indices, len(self)).tolist():
             image = opened(self.files[number], self.source)
             image = functional.resize(
-                image, round(self.size / CROP), functional.InterpolationMode.BICUBIC, antialias=True
+                image, round(self.size / self.crop), functional.InterpolationMode.BICUBIC, antialias=True
             )
             images.append(functional.center_crop(image, [self.size, self.size]).float() / 255)
-        mean, std = (torch.tensor(v, dtype=torch.float32, device="cpu")[:, None, None] for v in (MEAN, STD))
-        stacked = torch.stack(images) if images else torch.zeros(0, 3, self.size, self.size, device="cpu")
-        return Batch((stacked - mean) / std, self.labels[chosen])
+        return torch.stack(images) if images else torch.zeros(0, 3, *self.sides, device="cpu")
+
+    def normalised(self, images: Tensor) -> Tensor:
+        """`(x − mean) / std` of images from 0 to 1."""
+        return standardised(images, self.mean, self.std)
+
+    def raw(self, indices: Tensor) -> tuple[list[Tensor], Tensor]:
+        """Images uint8 `(3, H, W)` in the size they have, and labels."""
+        chosen = checked(indices, len(self))
+        return [opened(self.files[number], self.source) for number in chosen.tolist()], self.labels[chosen]
 
 
 @register("imagenet", "ImageNet-1k, or any two folders of a folder for each class", SOURCES["imagenet"])
-def imagenet(*, folder: str | Path, size: int = 224) -> Task:
+def imagenet(*, folder: str | Path, size: int = 224, crop: float = CROP) -> Task:
     """Photographs in `train/<class>/` and `val/<class>/`; classes are numbered in alphabetical order.
 
     O. Russakovsky et al., ImageNet Large Scale Visual Recognition Challenge, arXiv 1409.0575.
@@ -69,16 +95,17 @@ def imagenet(*, folder: str | Path, size: int = 224) -> Task:
     Args:
         folder: with `train` and `val` (or `test`).
         size: side of the images.
+        crop: part of the shorter side that is seen, over 0 and up to 1.
     """
     path = folder_of(folder, SOURCES["imagenet"])
-    found = _folders("imagenet", path, size)
+    found = _folders("imagenet", path, size, crop)
     if found is None:
         raise WellcondError(f"{str(path)!r} has no folders 'train' and 'val'. The data: {SOURCES['imagenet']}")
     return found
 
 
 @register("flowers", "Oxford's 102 flowers: training and validation against test", SOURCES["flowers"])
-def flowers(*, folder: str | Path, size: int = 224) -> Task:
+def flowers(*, folder: str | Path, size: int = 224, crop: float = CROP) -> Task:
     """102 flowers, 2040 photographs to train on (training and validation) and 6149 to test.
 
     M.-E. Nilsback and A. Zisserman, Automated Flower Classification over a Large Number of Classes (2008).
@@ -86,12 +113,13 @@ def flowers(*, folder: str | Path, size: int = 224) -> Task:
     Args:
         folder: the one above `flowers-102`, or `train/<class>/` and `test/<class>/`.
         size: side of the images.
+        crop: part of the shorter side that is seen, over 0 and up to 1.
     """
-    return _torchvision("flowers", "Flowers102", ("train", "val"), folder, size)
+    return _torchvision("flowers", "Flowers102", ("train", "val"), folder, size, crop)
 
 
 @register("pets", "Oxford's 37 breeds of cats and dogs", SOURCES["pets"])
-def pets(*, folder: str | Path, size: int = 224) -> Task:
+def pets(*, folder: str | Path, size: int = 224, crop: float = CROP) -> Task:
     """37 breeds, 3680 photographs to train on (trainval) and 3669 to test.
 
     O. Parkhi, A. Vedaldi, A. Zisserman, C. Jawahar, Cats and Dogs (2012).
@@ -99,12 +127,13 @@ def pets(*, folder: str | Path, size: int = 224) -> Task:
     Args:
         folder: the one above `oxford-iiit-pet`, or `train/<class>/` and `test/<class>/`.
         size: side of the images.
+        crop: part of the shorter side that is seen, over 0 and up to 1.
     """
-    return _torchvision("pets", "OxfordIIITPet", ("trainval",), folder, size)
+    return _torchvision("pets", "OxfordIIITPet", ("trainval",), folder, size, crop)
 
 
 @register("food101", "101 dishes", SOURCES["food101"])
-def food101(*, folder: str | Path, size: int = 224) -> Task:
+def food101(*, folder: str | Path, size: int = 224, crop: float = CROP) -> Task:
     """101 dishes, 75 750 photographs to train on and 25 250 to test.
 
     L. Bossard, M. Guillaumin, L. Van Gool, Food-101 (2014).
@@ -112,8 +141,9 @@ def food101(*, folder: str | Path, size: int = 224) -> Task:
     Args:
         folder: the one above `food-101`, or `train/<class>/` and `test/<class>/`.
         size: side of the images.
+        crop: part of the shorter side that is seen, over 0 and up to 1.
     """
-    return _torchvision("food101", "Food101", ("train",), folder, size)
+    return _torchvision("food101", "Food101", ("train",), folder, size, crop)
 
 
 def opened(path: Path, source: str) -> Tensor:
@@ -128,9 +158,9 @@ def opened(path: Path, source: str) -> Tensor:
         raise WellcondError(f"{str(path)!r} cannot be read as an image: {reason}. Download it again") from error
 
 
-def _torchvision(name: str, dataset: str, splits: Sequence[str], folder: str | Path, size: int) -> Task:
+def _torchvision(name: str, dataset: str, splits: Sequence[str], folder: str | Path, size: int, crop: float) -> Task:
     path = folder_of(folder, SOURCES[name])
-    found = _folders(name, path, size)
+    found = _folders(name, path, size, crop)
     if found is not None:
         return found
     make = getattr(library("torchvision.datasets", "torchvision"), dataset)
@@ -139,7 +169,7 @@ def _torchvision(name: str, dataset: str, splits: Sequence[str], folder: str | P
     except (RuntimeError, OSError, ImportError, ValueError, KeyError) as error:  # not found; or a damaged list of files
         reason = " ".join(str(error).split())
         raise WellcondError(f"{str(path)!r} does not hold {name} ({reason}). The data: {SOURCES[name]}") from error
-    return _task(name, [[file for dataset in part for file in _listed(dataset)] for part in parts], size)
+    return _task(name, [[file for dataset in part for file in _listed(dataset)] for part in parts], size, crop)
 
 
 def _listed(dataset: Any) -> list[tuple[Any, int]]:
@@ -148,7 +178,7 @@ def _listed(dataset: Any) -> list[tuple[Any, int]]:
     return list(zip(files, dataset._labels, strict=True))
 
 
-def _folders(name: str, path: Path, size: int) -> Task | None:
+def _folders(name: str, path: Path, size: int, crop: float) -> Task | None:
     """A task of `train/<class>/` and `val/<class>/` or `test/<class>/`; None if there are no such folders."""
     test = next((path / part for part in ("val", "test") if (path / part).is_dir()), None)
     if test is None or not (path / "train").is_dir():
@@ -161,13 +191,13 @@ def _folders(name: str, path: Path, size: int) -> Task | None:
     if train.classes != rest.classes:
         odd = sorted(set(train.classes) ^ set(rest.classes))[0]
         raise WellcondError(f"{str(path)!r} has the class {odd!r} in only one of 'train' and {test.name!r}")
-    return _task(name, [train.samples, rest.samples], size)
+    return _task(name, [train.samples, rest.samples], size, crop)
 
 
-def _task(name: str, parts: Sequence[Sequence[tuple[Any, int]]], size: int) -> Task:
+def _task(name: str, parts: Sequence[Sequence[tuple[Any, int]]], size: int, crop: float) -> Task:
     whole("size", size)
     train, test = (
-        Photographs([Path(f) for f, _ in part], torch.tensor([n for _, n in part]), size, SOURCES[name])
+        Photographs([Path(f) for f, _ in part], torch.tensor([n for _, n in part]), size, SOURCES[name], crop)
         for part in parts
     )
     classes = 1 + max(int(part.labels.max()) for part in (train, test))

@@ -1,0 +1,101 @@
+"""The laboratory's commands; its libraries are an extra, so they are imported when a command runs."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from wellcond.errors import WellcondError
+from wellcond.plain import to_json
+from wellcond.tables import table
+
+RecipeName = Annotated[str, typer.Argument(metavar="RECIPE", help="A .toml file, or a name of `wellcond recipes`.")]
+Out = Annotated[Path | None, typer.Option(help="Folder for the runs and the report [runs/RECIPE].", metavar="DIR")]
+Jobs = Annotated[int, typer.Option("--jobs", "-j", help="Runs side by side, threads divided.", min=1)]
+EngineName = Annotated[str, typer.Option(help="local, or ray: the nodes of a cluster.", metavar="local|ray")]
+Address = Annotated[str | None, typer.Option(help="With ray: HOST:PORT of the cluster [auto].", metavar="ADDRESS")]
+Cpus = Annotated[int | None, typer.Option(help="With ray: processors of a run [1].", min=1)]
+Json = Annotated[bool, typer.Option("--json", help="Print one JSON document.")]
+
+
+def compare(
+    recipe: RecipeName = "digits",
+    out: Out = None,
+    seeds: Annotated[int | None, typer.Option(help="So many seeds, from 0.", min=1)] = None,
+    jobs: Jobs = 1,
+    engine: EngineName = "local",
+    address: Address = None,
+    cpus: Cpus = None,
+    json: Json = False,
+) -> None:
+    """Train with every scheme of a recipe, on the same data in the same order, and say what differs."""
+    lab = _laboratory()
+    where = lab.Engine(engine, jobs, address, cpus)
+    changes: dict[str, Any] = {} if seeds is None else {"seeds": tuple(range(seeds))}
+    found = lab.compare_recipe(lab.load_recipe(recipe, **changes), out or _folder(recipe), where)
+    if not lab.first_process():
+        return
+    if json:
+        data = {folder.name: comparison.to_dict() for folder, comparison in found.items()}
+        typer.echo(to_json(data if len(data) > 1 else next(iter(data.values()))))
+        return
+    for folder, comparison in found.items():
+        typer.echo(f"{f'{folder.name}{chr(10)}' if len(found) > 1 else ''}{lab.table_text(comparison)}")
+        typer.echo(f"\nwritten to {lab.write_comparison_page(folder)}")
+
+
+def tune(
+    recipe: RecipeName = "digits",
+    lr: Annotated[str | None, typer.Option(metavar="A,B,C", help="Learning rates [those of the recipe].")] = None,
+    out: Out = None,
+    jobs: Jobs = 1,
+    engine: EngineName = "local",
+    address: Address = None,
+    cpus: Cpus = None,
+) -> None:
+    """Find a learning rate for each scheme, on seeds that are not reported; write the recipe that has them."""
+    lab = _laboratory()
+    where, folder = lab.Engine(engine, jobs, address, cpus), out or _folder(f"{recipe}-tuning")
+    rates = lab.tune_recipe(lab.with_tuning(lab.load_recipe(recipe), lr and _numbers(lr)), folder, where)
+    if lab.first_process():
+        typer.echo(f"{rates}\n\nwellcond compare {folder / 'tuned.toml'}")
+
+
+def report(
+    runs: Annotated[Path, typer.Argument(metavar="DIR", help="The folder of a comparison.")],
+    output: Annotated[
+        Path | None, typer.Option("--output", "-o", metavar="FILE", help="The page [DIR/report.html].")
+    ] = None,
+) -> None:
+    """Write the page of a comparison, also of one that is still running."""
+    typer.echo(f"written to {_laboratory().write_comparison_page(runs, output)}")
+
+
+def recipes(json: Json = False) -> None:
+    """List the comparisons that come with the library."""
+    found = _laboratory().shipped()
+    typer.echo(to_json(found) if json else table(["recipe", "what it compares"], [list(row) for row in found.items()]))
+
+
+def _laboratory() -> Any:
+    try:
+        import wellcond.lab.commands as commands
+    except ImportError as error:
+        raise WellcondError(f"the laboratory cannot be imported ({error}): pip install 'wellcond[lab,timm]'") from error
+    return commands
+
+
+def _folder(recipe: str) -> Path:
+    return Path("runs") / Path(recipe).stem
+
+
+def _numbers(text: str) -> tuple[float, ...]:
+    try:
+        found = tuple(float(part) for part in text.split(","))
+    except ValueError:
+        found = ()
+    if len(found) < 2 or min(found) <= 0:
+        raise WellcondError(f"--lr takes two learning rates or more, as in 0.0003,0.001,0.003; got '{text}'")
+    return found

@@ -1,0 +1,77 @@
+"""The batches of a run, each a function of the seed and the step; read and augmented ahead by other processes."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.utils.data import DataLoader, Dataset
+
+from wellcond.lab.augment import augmented, repeated
+from wellcond.lab.order import generator, indices
+from wellcond.lab.recipe import Recipe
+from wellcond.lab.tasks.base import Batch, Task
+
+Parts = list[tuple[Batch, float]]  # what is accumulated in turn, and its share of the whole
+
+
+@dataclass(frozen=True)
+class Batches(Dataset[Parts]):
+    """By step: this process's part of the batch, in as many parts as are accumulated.
+
+    Args:
+        recipe: batch, accumulation and augmentation.
+        task: its examples.
+        seed: of order and augmentation.
+        process: this one's number.
+        processes: how many share a batch.
+    """
+
+    recipe: Recipe
+    task: Task
+    seed: int
+    process: int = 0
+    processes: int = 1
+
+    def __len__(self) -> int:
+        return self.recipe.train.steps
+
+    def __getitem__(self, step: int) -> Parts:
+        settings, repeats = self.recipe.train, self.recipe.augment.repeats if self.recipe.augment else 1
+        different = indices(self.seed, step, settings.batch // repeats, len(self.task.train))
+        chosen = repeated(different, repeats)
+        mine = chosen.tensor_split(self.processes)[self.process]
+        place = sum(map(len, chosen.tensor_split(self.processes)[: self.process]))
+        found = []
+        for number, part in enumerate(mine.tensor_split(settings.accumulate)):
+            drawn = generator(self.seed, "prepare", step, number, self.process)
+            found.append((self.task.prepare(self._taken(part, step, place), drawn), len(part) / len(mine)))
+            place += len(part)
+        return found
+
+    def _taken(self, part: Tensor, step: int, place: int) -> Batch:
+        """Examples as they are or augmented, an image by its place in the batch, however that is divided."""
+        train, augment = self.task.train, self.recipe.augment
+        if augment is None:
+            return train[part]
+        drawn = generator(self.seed, "augment", step)
+        return augmented(train, part, augment, drawn, classes=self.task.shape["classes"], first=place)
+
+    def since(self, start: int) -> Iterator[Parts]:
+        """From a step on, in order."""
+        loader: DataLoader[Any] = DataLoader(
+            self,
+            batch_size=None,
+            sampler=range(start, len(self)),
+            num_workers=self.recipe.train.workers,
+            collate_fn=_as_it_is,
+            generator=torch.Generator(),  # a loader draws a seed, and must not from the global generator
+        )
+        return iter(loader)
+
+
+def _as_it_is(parts: Parts) -> Parts:
+    return parts

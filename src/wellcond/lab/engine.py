@@ -1,0 +1,54 @@
+"""Where the runs of a comparison are made: one after the other, side by side, or on a cluster."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from wellcond.errors import WellcondError
+from wellcond.lab.arms import Scheme
+from wellcond.lab.cluster import run_on_ray
+from wellcond.lab.compare import Experiment, run_all
+from wellcond.lab.display import Display
+from wellcond.lab.jobs import run_jobs
+from wellcond.lab.train import Report
+
+
+@dataclass(frozen=True)
+class Engine:
+    """How to make the runs that are not made yet.
+
+    Args:
+        name: `"local"`, or `"ray"` for the nodes of a cluster.
+        jobs: runs side by side on this machine.
+        address: of the cluster; the one that this machine belongs to if there is none.
+        cpus: processors of a run on the cluster.
+    """
+
+    name: str = "local"
+    jobs: int = 1
+    address: str | None = None
+    cpus: int | None = None
+
+    def __post_init__(self) -> None:
+        if self.name not in ("local", "ray"):
+            raise WellcondError(f"--engine is local or ray, got '{self.name}'")
+        if self.name == "local" and (self.address is not None or self.cpus is not None):
+            raise WellcondError("--address and --cpus are for a cluster: add --engine ray")
+        if self.name == "ray" and self.jobs > 1:
+            raise WellcondError(
+                "--jobs is for this machine: with --engine ray the cluster's processors decide, see --cpus"
+            )
+
+    def run(self, experiment: Experiment) -> None:
+        """Make them, with a live display."""
+        with Display(experiment) as display:
+
+            def watch(scheme: Scheme, seed: int) -> Report:
+                return lambda step, loss: display.said(scheme.name, seed, step, loss)
+
+            if self.name == "ray":
+                run_on_ray(experiment, display.said, address=self.address or "auto", cpus=self.cpus or 1)
+            elif self.jobs > 1:
+                run_jobs(experiment, self.jobs, display.said)
+            else:
+                run_all(experiment, watch)

@@ -1,0 +1,121 @@
+"""The model of a recipe: small ones built to fit the task, or any by name."""
+
+from __future__ import annotations
+
+import copy
+import inspect
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+import wellcond as wc
+from wellcond.errors import WellcondError
+from wellcond.lab.models.bert import CrammedBert
+from wellcond.lab.models.detector import mask_rcnn
+from wellcond.lab.models.named import fitting
+from wellcond.lab.models.nystromformer import Nystromformer
+from wellcond.lab.models.text import Encoder, gpt
+from wellcond.lab.models.vision import vit
+from wellcond.lab.tasks.base import Batch, Task
+from wellcond.lab.tasks.metrics import Counts
+
+BUILT_IN: dict[str, tuple[Callable[..., nn.Module], tuple[str, ...]]] = {
+    "vit": (vit, ("image",)),
+    "encoder": (Encoder, ("sequence",)),
+    "nystromformer": (Nystromformer, ("sequence", "pair")),
+    "crammed-bert": (CrammedBert, ("masked-text", "sequence")),
+    "gpt": (gpt, ("causal-text",)),
+    "mask-rcnn": (mask_rcnn, ("detection",)),
+}
+
+
+def lab_model(name: str, options: Mapping[str, Any], task: Task, seed: int) -> nn.Module:
+    """Build a fresh model for a task; the global generator does not move.
+
+    Args:
+        name: one of `BUILT_IN`, or a name of `wc.build_model`.
+        options: of a built-in one: width, depth, heads, …; of another those of its constructor or configuration, after
+            what the task asks for: classes, channels, size, vocabulary. For any, `without_layernorm = true` takes the
+            norms of its blocks away, see `wc.without_layernorm`.
+        task: what it must fit.
+        seed: of its weights.
+
+    >>> from wellcond.lab.tasks import task
+    >>> model = lab_model("vit", {"width": 32, "depth": 2, "heads": 2, "patch": 2}, task("digits"), seed=0)
+    >>> model(torch.zeros(3, 1, 8, 8)).shape
+    torch.Size([3, 10])
+    """
+    options = dict(options)
+    bare = options.pop("without_layernorm", False)
+    model = _built(name, options, task, seed)
+    if bare:
+        wc.without_layernorm(model)
+    return model
+
+
+def _built(name: str, options: Mapping[str, Any], task: Task, seed: int) -> nn.Module:
+    if name not in BUILT_IN:
+        return wc.build_model(name, seed=seed, **fitting(name, options, task))
+    build, kinds = BUILT_IN[name]
+    if task.kind not in kinds:
+        others = [other for other, (_, theirs) in BUILT_IN.items() if task.kind in theirs]
+        raise WellcondError(
+            f"model '{name}' is for {' or '.join(kinds)} tasks, and '{task.name}' is a {task.kind} task"
+            + (f": take {' or '.join(others)}" if others else "")
+        )
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(seed)
+        try:
+            return build({**task.shape, "sequences": 2 if task.kind == "pair" else 1}, **options)
+        except WellcondError:
+            raise
+        except Exception as error:  # the library's own constructor
+            known = ", ".join(list(inspect.signature(build).parameters)[1:])
+            raise WellcondError(
+                f"model '{name}' cannot be built with {dict(options)} ({error or type(error).__name__}); it takes "
+                f"{known}"
+            ) from error
+
+
+def check_fits(model: nn.Module, task: Task, batch: Batch) -> None:
+    """Run two examples through a model; that it does not fit is said with both shapes.
+
+    Nothing in the model changes: a detector, whose statistics move in training and which has no loss elsewhere, is
+    copied.
+    """
+    was = model.training
+    try:
+        with torch.no_grad(), torch.random.fork_rng(devices=[]):
+            trial = copy.deepcopy(model).train() if task.kind == "detection" else model.eval()
+            task.loss(feed(trial, batch), batch)
+    except Exception as error:  # the model's own forward
+        given = batch.inputs if isinstance(batch.inputs, Mapping) else {"inputs": batch.inputs}
+        if isinstance(batch.inputs, tuple):
+            given = {f"image {number}": image for number, image in enumerate(batch.inputs)}
+        shapes = ", ".join(f"{name} {tuple(value.shape)}" for name, value in given.items() if isinstance(value, Tensor))
+        raise WellcondError(
+            f"the model does not fit the task '{task.name}', which has {dict(task.shape)}: given {shapes} it fails "
+            f"with {type(error).__name__}: {error}"
+        ) from error
+    finally:
+        model.train(was)
+    task.metric_of(Counts())  # a library that the metric needs is missed now, not after hours of training
+
+
+def feed(model: nn.Module, batch: Batch) -> Any:
+    """What a model gives for a batch: a mapping is passed by name; a detector in training is given its targets."""
+    if isinstance(batch.inputs, tuple):
+        images = list(batch.inputs)
+        return model(images, list(batch.targets)) if model.training else model(images)
+    return model(**batch.inputs) if isinstance(batch.inputs, Mapping) else model(batch.inputs)
+
+
+def monitor_inputs(batch: Batch) -> Any:
+    """The inputs of a batch as `wc.Monitor`, `wc.locate` and `wc.diagnose` take them, for whom a tuple is arguments.
+
+    >>> monitor_inputs(Batch((torch.zeros(3, 8, 8), torch.zeros(3, 8, 9)), ()))[0][1].shape
+    torch.Size([3, 8, 9])
+    """
+    return (list(batch.inputs),) if isinstance(batch.inputs, tuple) else batch.inputs

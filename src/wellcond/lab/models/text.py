@@ -1,0 +1,65 @@
+"""Small models of text: an encoder that names a class, a GPT that goes on."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import torch
+from torch import Tensor, nn
+
+from wellcond.errors import WellcondError
+
+
+class Encoder(nn.Module):
+    """A pre-norm encoder of tokens with learned positions, averaged over what is not padding."""
+
+    def __init__(
+        self,
+        shape: Mapping[str, int],
+        width: int = 64,
+        depth: int = 2,
+        heads: int = 2,
+        mlp: float = 2.0,
+        dropout: float = 0.0,
+    ) -> None:
+        super().__init__()
+        self.tokens = nn.Embedding(shape["vocabulary"], width)
+        self.positions = nn.Parameter(0.02 * torch.randn(shape["tokens"], width))
+        nn.init.normal_(self.tokens.weight, std=0.02)
+        layers = (
+            nn.TransformerEncoderLayer(
+                width, heads, round(mlp * width), dropout, "gelu", batch_first=True, norm_first=True
+            )
+            for _ in range(depth)
+        )
+        self.layers = nn.ModuleList(layers)  # nn.TransformerEncoder would begin with equal copies
+        self.norm = nn.LayerNorm(width)
+        self.head = nn.Linear(width, shape["classes"])
+
+    def forward(self, input_ids: Tensor, attention_mask: Tensor | None = None) -> Tensor:
+        """Logits `(B, classes)`."""
+        hidden = attention_mask == 0 if attention_mask is not None else None
+        x = self.tokens(input_ids) + self.positions[: input_ids.shape[1]]
+        for layer in self.layers:
+            x = layer(x, src_key_padding_mask=hidden)
+        x = self.norm(x)
+        seen = torch.ones_like(x[..., :1]) if attention_mask is None else attention_mask[..., None].to(x)
+        logits: Tensor = self.head((x * seen).sum(1) / seen.sum(1).clamp_min(1.0))
+        return logits
+
+
+def gpt(
+    shape: Mapping[str, int], width: int = 128, depth: int = 4, heads: int = 4, dropout: float = 0.0
+) -> nn.Module:  # fmt: skip
+    """GPT-2 of transformers, as wide and deep as wanted, for the task's words and length."""
+    try:
+        from transformers import GPT2Config, GPT2LMHeadModel
+    except ImportError as error:
+        raise WellcondError(f"the model 'gpt' needs transformers ({error}): pip install 'wellcond[hf]'") from error
+    model: nn.Module = GPT2LMHeadModel(
+        GPT2Config(
+            vocab_size=shape["vocabulary"], n_positions=shape["tokens"], n_embd=width, n_layer=depth, n_head=heads,
+            resid_pdrop=dropout, embd_pdrop=dropout, attn_pdrop=dropout, use_cache=False,
+        )
+    )  # fmt: skip
+    return model

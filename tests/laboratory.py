@@ -1,0 +1,97 @@
+"""A small comparison for the tests of the laboratory."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+from wellcond.lab.compare import Experiment, prepare
+from wellcond.lab.recipe import load_recipe
+
+TINY = """
+title = "tiny"
+task = "digits"
+seeds = [0, 1]
+
+[model]
+name = "vit"
+width = 16
+depth = 1
+heads = 2
+patch = 4
+dropout = 0.1
+
+[train]
+steps = 40
+batch = 16
+log_every = 5
+test_every = 20
+checkpoint_every = 10
+ema = 0.9
+
+[monitor]
+every = 20
+heads = 1
+examples = 2
+
+[schemes.default]
+
+[schemes.conditioned]
+init = "conditioned"
+control = true
+
+[schemes."shift 1"]
+condition = "shift"
+strength = 1.0
+"""
+
+
+def write(folder: Path, text: str = TINY) -> Path:
+    path = folder / "tiny.toml"
+    path.write_text(text)
+    return path
+
+
+def prepared(path: Path, out: Path, **changes: Any) -> Experiment:
+    return prepare(load_recipe(path, **changes), out)
+
+
+def quiet(*_: object) -> Any:
+    return lambda step, loss: None
+
+
+def metrics(out: Path) -> dict[str, str]:
+    """Every run's measurements, as they were written."""
+    return {str(path.relative_to(out)): path.read_text() for path in sorted(out.glob("runs/*/*/metrics.jsonl"))}
+
+
+def losses(out: Path) -> list[list[float]]:
+    """Every run's training losses."""
+    return [
+        [json.loads(line)["loss"] for line in text.splitlines() if '"train"' in line] for text in metrics(out).values()
+    ]
+
+
+def in_two_processes(path: Path, out: Path, *more: str, kill_after: int | None = None) -> None:
+    """`torchrun` on one machine, over gloo; with `kill_after`, killed −9 when so many lines have been measured."""
+    command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
+    command += ["-m", "wellcond", "compare", str(path), "--out", str(out), *more]
+    environment = {**os.environ, "OMP_NUM_THREADS": "1"}
+    process = subprocess.Popen(
+        command, env=environment, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, start_new_session=True
+    )
+    if kill_after is None:
+        _, said = process.communicate()
+        assert process.returncode == 0, said.decode()[-3000:]
+        return
+    while process.poll() is None and sum(text.count("\n") for text in metrics(out).values()) < kill_after:
+        time.sleep(0.01)
+    assert process.poll() is None, "it ended before it could be killed"
+    os.killpg(process.pid, signal.SIGKILL)
+    process.communicate()

@@ -1,0 +1,80 @@
+"""One run over several processes, replicated or sharded; and what is read ahead by others."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import torch
+
+from tests.laboratory import TINY, in_two_processes, losses, metrics, prepared, quiet, write
+from wellcond.lab.arms import schemes_of
+from wellcond.lab.compare import run_all, run_one
+from wellcond.lab.models import lab_model
+from wellcond.lab.processes import blocks
+from wellcond.lab.recipe import parse_recipe
+from wellcond.lab.tasks import task
+
+# Each process draws its own dropout, so there is none; "shift 1" has folded weights, which shards must follow.
+PLAIN = TINY.replace("dropout = 0.1", "dropout = 0.0").replace("steps = 40", "steps = 50")
+PLAIN = PLAIN.replace("depth = 1", "depth = 2").replace(
+    PLAIN[PLAIN.index("[schemes.conditioned]") : PLAIN.index('[schemes."shift')], ""
+)
+
+
+@pytest.mark.parametrize("sharding", ["none", "fsdp2"])
+@pytest.mark.parametrize(("dtype", "tolerance"), [("float32", 1e-4), ("float64", 1e-10)])
+def test_two_processes_have_the_loss_curve_of_one(sharding: str, dtype: str, tolerance: float, tmp_path: Path) -> None:
+    """Half of the batch each, over gloo. In float64 sums in another order differ by 1e-16, amplified by 50 steps."""
+    text = PLAIN.replace("steps = 50", f'steps = 50\ndtype = "{dtype}"')
+    one, two = tmp_path / "one", tmp_path / "two"
+    run_all(prepared(write(tmp_path, text), one, seeds=(0,)), quiet)
+    sharded = text.replace("steps = 50", f'steps = 50\nsharding = "{sharding}"')
+    in_two_processes(write(tmp_path, sharded), two, "--seeds", "1")
+    assert [len(curve) for curve in losses(one)] == [10, 10]
+    for alone, together in zip(losses(one), losses(two), strict=True):
+        assert alone == pytest.approx(together, abs=tolerance)
+
+
+def test_a_sharded_run_that_is_killed_goes_on_to_the_same_bits(tmp_path: Path) -> None:
+    path = write(tmp_path, PLAIN.replace("steps = 50", 'steps = 50\nsharding = "fsdp2"'))
+    whole, resumed = tmp_path / "whole", tmp_path / "resumed"
+    in_two_processes(path, whole, "--seeds", "1")
+    lines = sum(text.count("\n") for text in metrics(whole).values())
+    in_two_processes(
+        path, resumed, "--seeds", "1", kill_after=lines - 4
+    )  # in the conditioned run, with its folded state
+    in_two_processes(path, resumed, "--seeds", "1")
+    assert metrics(resumed) == metrics(whole)
+
+
+def test_sharding_takes_the_blocks_one_by_one() -> None:
+    options = {"depths": (2, 1), "num_heads": (1, 2), "embed_dim": 8, "patch_size": 1, "window_size": 4}
+    model = lab_model("timm:swin_tiny_patch4_window7_224", options, task("digits"), 0)
+    assert blocks(model) == ["layers.0.blocks.0", "layers.0.blocks.1", "layers.1.blocks.0"]
+
+
+def test_sharding_one_process_is_refused(tmp_path: Path) -> None:
+    text = PLAIN.replace("steps = 50", 'steps = 50\nsharding = "fsdp2"')
+    experiment = prepared(write(tmp_path, text), tmp_path / "out", seeds=(0,))
+    assert run_one(experiment, schemes_of(experiment.recipe)[0], 0) == "crashed"
+    assert "torchrun --nproc-per-node" in experiment.outcomes()[0].error
+
+
+@pytest.mark.parametrize("augment", ["", "[augment]\nflip = 0.5\nmixup = 0.2\nerasing = 0.5\nrepeats = 2\n"])
+def test_what_is_read_ahead_is_the_same(augment: str, tmp_path: Path) -> None:
+    text = augment + PLAIN if not augment else PLAIN.replace("[monitor]", f"{augment}[monitor]")
+    here, ahead = tmp_path / "here", tmp_path / "ahead"
+    run_all(prepared(write(tmp_path, text), here, seeds=(0,)), quiet)
+    run_all(prepared(write(tmp_path, text.replace("steps = 50", "steps = 50\nworkers = 2")), ahead, seeds=(0,)), quiet)
+    assert metrics(here) == metrics(ahead)
+
+
+def test_batches_do_not_draw_from_the_global_generator() -> None:
+    from wellcond.lab.batches import Batches
+
+    recipe = parse_recipe(PLAIN, "plain.toml")
+    batches = Batches(recipe, task("digits"), seed=0)
+    before = torch.get_rng_state()
+    next(batches.since(3))
+    assert torch.equal(torch.get_rng_state(), before)

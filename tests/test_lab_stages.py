@@ -1,0 +1,229 @@
+"""Comparisons that follow each other: weights that are loaded or selected, rates that are tuned, strengths swept."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from safetensors.torch import load_file
+from typer.testing import CliRunner
+
+import wellcond as wc
+from tests.laboratory import TINY, metrics, prepared, quiet, write
+from wellcond.cli import app
+from wellcond.errors import WellcondError
+from wellcond.lab.arms import schemes_of
+from wellcond.lab.compare import Experiment, run_all
+from wellcond.lab.models import lab_model
+from wellcond.lab.outcome import Outcome
+from wellcond.lab.recipe import Recipe, load_recipe, parse_recipe, shipped, written
+from wellcond.lab.settings import Tuning
+from wellcond.lab.stages import stages_of
+from wellcond.lab.tasks import task
+from wellcond.lab.tuning import rates_of, tuning_recipe
+
+SHORT = TINY.replace("seeds = [0, 1]", "seeds = [0]").replace("steps = 40", "steps = 10").replace("ema = 0.9", "")
+STAGES = """
+[[stages]]
+name = "first"
+
+[[stages]]
+name = "second"
+after = "first"
+train = { steps = 0 }
+
+[[stages]]
+name = "smaller"
+after = "first"
+take = "select"
+model = { name = "vit", width = 8, depth = 1, heads = 1, patch = 4 }
+train = { steps = 5 }
+"""
+
+
+def runs(recipe: Recipe, out: Path) -> list[Experiment]:
+    found = []
+    for each, folder in stages_of(recipe, out):
+        found.append(prepared_recipe(each, folder))
+        run_all(found[-1], quiet)
+    return found
+
+
+def prepared_recipe(recipe: Recipe, out: Path) -> Experiment:
+    from wellcond.lab.compare import prepare
+
+    return prepare(recipe, out)
+
+
+@pytest.fixture(scope="module")
+def three(tmp_path_factory: pytest.TempPathFactory) -> list[Experiment]:
+    return runs(parse_recipe(SHORT + STAGES, "stages.toml"), tmp_path_factory.mktemp("stages"))
+
+
+def test_a_stage_begins_where_the_one_before_it_ended(three: list[Experiment]) -> None:
+    """No step is made in the second, so it tests what the first ended with, scheme by scheme, conditioned or not."""
+    first, second, _ = ({o.scheme: o for o in each.outcomes()} for each in three)
+    assert set(first) == set(second) == {"default", "conditioned", "conditioned, scale only", "shift 1"}
+    for scheme, outcome in second.items():
+        assert outcome.status == "finished", outcome.error
+        assert outcome.result == first[scheme].result
+        assert outcome.train == ()
+
+
+def test_kept_weights_are_what_the_model_computed_with(three: list[Experiment]) -> None:
+    """For a folded shift of 1 on a fresh model, W_Q of head 0 minus the kept one is within training of the identity."""
+    experiment = three[0]
+    scheme = next(s for s in schemes_of(experiment.recipe) if s.name == "shift 1")
+    kept = load_file(experiment.folder(scheme, 0) / "weights.safetensors")
+    model = lab_model("vit", experiment.recipe.model.options, experiment.task, 0)
+    before = wc.attention_layers(model)[0].query.read().clone()
+    model.load_state_dict(kept)
+    moved = wc.attention_layers(model)[0].query.read() - before
+    # Ten steps of AdamW move an entry by at most ten times the learning rate.
+    identity = torch.eye(16)[:, :8].T if moved.shape[1:] == (8, 16) else torch.eye(16)[:, :8]
+    assert (moved[0].detach() - identity).abs().max() < 10 * experiment.recipe.train.lr * 1.1
+
+
+def test_a_smaller_model_selects_from_the_larger_one(three: list[Experiment]) -> None:
+    large, small = three[0], three[2]
+    for scheme in schemes_of(small.recipe):
+        outcome = next(o for o in small.outcomes() if o.scheme == scheme.name)
+        assert outcome.status == "finished", outcome.error
+    from wellcond.lab.weights import kept_weights, select_
+
+    assert small.recipe.weights is not None
+    scheme = schemes_of(small.recipe)[0]
+    kept = kept_weights(small.recipe.weights, scheme, 0)
+    assert kept == large.folder(scheme, 0) / "weights.safetensors"
+    model = lab_model("vit", small.recipe.model.options, small.task, 0)
+    select_(model, kept)
+    teacher = load_file(kept)["blocks.0.mlp.fc1.weight"]
+    own: Any = model.get_parameter("blocks.0.mlp.fc1.weight")
+    assert torch.equal(own, teacher[::2, ::2])  # half as wide: every second row and column
+
+
+def test_stages_that_do_not_follow_are_refused(tmp_path: Path) -> None:
+    for change, words in (
+        (('after = "first"', 'after = "fist"'), "comes after one of the stages before it, first; got 'fist'"),
+        (('name = "second"', 'name = "first"'), "two stages 'first'"),
+        (("train = { steps = 0 }", "train = { stepps = 0 }"), "stages: 'second': train.stepps"),
+    ):
+        with pytest.raises(WellcondError, match=words):
+            stages_of(parse_recipe(SHORT + STAGES.replace(*change, 1), "stages.toml"), tmp_path)
+    with pytest.raises(WellcondError, match=r"stages.1.name"):
+        parse_recipe(SHORT + STAGES.replace('"second"', '"../up"'), "stages.toml")
+
+
+def test_weights_that_are_not_there_are_told_with_their_scheme(tmp_path: Path) -> None:
+    text = SHORT + f'[weights]\nruns = "{tmp_path / "nowhere"}"\n'
+    experiment = prepared(write(tmp_path, text), tmp_path / "out")
+    run_all(experiment, quiet)
+    assert {o.status for o in experiment.outcomes()} == {"crashed"}
+    assert "keeps no weights of the scheme 'default' with seed 0" in experiment.outcomes()[0].error
+
+
+def test_stages_are_one_command(tmp_path: Path) -> None:
+    path, out = write(tmp_path, SHORT[: SHORT.index("[schemes.conditioned]")] + STAGES), tmp_path / "out"
+    done = CliRunner().invoke(app, ["compare", str(path), "--out", str(out)])
+    assert done.exit_code == 0, done.output
+    assert {p.parent.name for p in out.glob("*/report.html")} == {"first", "second", "smaller"}
+    assert done.stdout.count("scheme") >= 3
+    again = CliRunner().invoke(app, ["compare", str(path), "--out", str(out), "--json"])
+    assert list(json.loads(again.stdout)) == ["first", "second", "smaller"]
+
+
+# ------------------------------------------------------------------------------------------------ tuning and sweeps
+
+
+def test_several_strengths_are_several_schemes(tmp_path: Path) -> None:
+    recipe = parse_recipe(
+        TINY.replace('[schemes."shift 1"]', "[schemes.shift]").replace("1.0", "[1.0, 4.0, 10.0]"), "my"
+    )
+    assert [s.name for s in schemes_of(recipe)][-3:] == ["shift 1", "shift 4", "shift 10"]
+    assert [s.arm.strength for s in schemes_of(recipe)][-3:] == [1.0, 4.0, 10.0]
+
+
+def outcome(scheme: str, seed: int, value: float, control_of: str | None = None, status: str = "finished") -> Outcome:
+    return Outcome(
+        scheme, control_of, seed, status, "", "accuracy", True, 10, (), ((10, value),), (), 1.0, {}
+    )  # fmt: skip
+
+
+def test_the_best_rate_of_each_scheme_is_chosen_and_a_diverged_one_is_not() -> None:
+    recipe = parse_recipe(TINY[: TINY.index('[schemes."shift 1"]')], "my.toml")
+    recipe = recipe.model_copy(update={"tuning": Tuning(lr=(0.1, 0.2, 0.3), seeds=(8, 9))})
+    means = {"default": (0.5, 0.7, 0.9), "conditioned": (0.6, 0.6, 0.2), "conditioned, scale only": (0.1, 0.4, 0.3)}
+    found = []
+    for name, values in means.items():
+        for lr, value in zip((0.1, 0.2, 0.3), values, strict=True):
+            for seed, by in ((8, -0.05), (9, 0.05)):
+                base, comma, rest = name.partition(",")
+                control = f"{base} at {lr:g}" if comma else None
+                status = "diverged" if (name, lr, seed) == ("default", 0.3, 9) else "finished"
+                found.append(outcome(f"{base} at {lr:g}{comma}{rest}", seed, value + by, control, status))
+    rates = rates_of(recipe, found)
+    assert rates.best() == {"default": 0.2, "conditioned": 0.1, "conditioned, scale only": 0.2}
+    assert "at the edge" in str(rates)
+    assert rates.found["default"][0.3] is None
+
+
+def test_tuning_runs_every_scheme_at_every_rate_on_its_own_seeds() -> None:
+    recipe = load_recipe("digits").model_copy(update={"tuning": Tuning(lr=(1e-3, 1e-2), seeds=(77,))})
+    tuning = tuning_recipe(recipe)
+    assert tuning.seeds == (77,)
+    assert tuning.monitor is None
+    assert len(schemes_of(tuning)) == 2 * len(schemes_of(recipe))
+    assert {s.arm.lr for s in schemes_of(tuning)} == {1e-3, 1e-2}
+
+
+def test_a_recipe_with_tuning_is_tuned_first_and_trained_at_what_was_found(tmp_path: Path) -> None:
+    text = SHORT[: SHORT.index("[schemes.conditioned]")] + "[tuning]\nlr = [1e-9, 1e-2]\n"
+    path, out = write(tmp_path, text.replace("steps = 10", "steps = 30")), tmp_path / "out"
+    done = CliRunner().invoke(app, ["compare", str(path), "--out", str(out)])
+    assert done.exit_code == 0, done.output
+    (run,) = out.glob("runs/*/seed-0/run.json")
+    assert json.loads(run.read_text())["lr"] == 1e-2
+    assert len(list(out.glob("tuning/runs/*/seed-1000/run.json"))) == 2
+    before = metrics(out)
+    assert CliRunner().invoke(app, ["compare", str(path), "--out", str(out)]).exit_code == 0
+    assert metrics(out) == before
+
+
+def test_tuning_is_a_command_of_its_own_that_writes_a_recipe(tmp_path: Path) -> None:
+    path, out = write(tmp_path, SHORT[: SHORT.index("[schemes.conditioned]")]), tmp_path / "out"
+    done = CliRunner().invoke(app, ["tune", str(path), "--lr", "1e-9,1e-2", "--out", str(out)])
+    assert done.exit_code == 0, done.output
+    tuned = load_recipe(out / "tuned.toml")
+    assert tuned.rates.keys() == {"default"}
+    assert tuned.tuning is None
+    assert tuned.seeds == (0,)
+    wrong = CliRunner().invoke(app, ["tune", str(path), "--lr", "fast", "--out", str(tmp_path / "other")])
+    assert wrong.exit_code == 2
+    assert "--lr" in wrong.stderr
+
+
+# ------------------------------------------------------------------------------------------------ as text
+
+
+@pytest.mark.parametrize("name", shipped())
+def test_a_recipe_is_written_as_it_was_read_without_defaults(name: str) -> None:
+    recipe = load_recipe(name)
+    text = written(recipe)
+    assert parse_recipe(text, "again.toml") == recipe
+    assert "betas" not in text
+
+
+def test_a_monitor_that_is_off_stays_off_when_written() -> None:
+    recipe = parse_recipe(TINY.replace("[monitor]\nevery = 20\nheads = 1\nexamples = 2", "").replace(
+        'task = "digits"', 'task = "digits"\nmonitor = false'), "my.toml")  # fmt: skip
+    assert recipe.monitor is None
+    assert parse_recipe(written(recipe), "again.toml").monitor is None
+
+
+def test_epochs_become_steps() -> None:
+    text = TINY.replace("steps = 40", "epochs = 0.5")
+    experiment = Experiment.of(parse_recipe(text, "my.toml"), Path("unused"))
+    assert experiment.recipe.train.steps == round(0.5 * len(task("digits").train) / 16)
