@@ -6,7 +6,10 @@ import html
 import logging
 import re
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
+
+from plotly.offline import get_plotlyjs
 
 import wellcond as wc
 
@@ -92,3 +95,10 @@ def formula(tex: str, where: str) -> str:
     while innermost.search(tex):
         tex = innermost.sub(lambda m: tags[m[1]].format(m[2]), tex)
     return f'<span class="math">{tex}</span>'
+
+
+def on_post_build(config: Any, **_: Any) -> None:
+    """Give the pages of comparisons, which are kept without it, the script that draws them."""
+    for page in (Path(config["site_dir"]) / "results").glob("*.html"):
+        text = page.read_text(encoding="utf-8")
+        page.write_text(text.replace("/* plotly */", get_plotlyjs()), encoding="utf-8")

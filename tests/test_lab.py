@@ -15,6 +15,7 @@ from typing import Any
 
 import pytest
 import torch
+from PIL import Image
 from torch import Tensor
 from typer.testing import CliRunner
 
@@ -96,6 +97,40 @@ def test_a_model_that_does_not_fit_is_told_with_both_shapes(tmp_path: Path) -> N
     text = TINY[: TINY.index("[model]")] + model + TINY[TINY.index("[train]") :]
     with pytest.raises(WellcondError, match=r"does not fit the task 'digits'.*\(2, 1, 8, 8\)"):
         prepare(write(tmp_path, text), tmp_path / "out")
+
+
+@pytest.mark.parametrize("workers", [0, 1])
+def test_a_photograph_that_is_cut_short_ends_a_comparison_in_one_line(workers: int, tmp_path: Path) -> None:
+    """Photographs are read when their turn comes, so nothing before the training has seen it."""
+    for place in ("train/cats", "train/dogs", "val/cats", "val/dogs"):
+        (tmp_path / "data" / place).mkdir(parents=True)
+        for number in range(4):
+            Image.new("RGB", (20, 16), (40 * number, 90, 30)).save(tmp_path / "data" / place / f"{number}.jpg")
+    cut = tmp_path / "data/train/dogs/2.jpg"
+    cut.write_bytes(cut.read_bytes()[:200])
+    text = TINY.replace('task = "digits"\n', "").replace(
+        "[model]", f'[task]\nname = "imagenet"\nfolder = "{tmp_path / "data"}"\nsize = 16\n[model]'
+    )
+    path = write(tmp_path, text.replace("steps = 40", f"steps = 40\nworkers = {workers}"))
+    done = CliRunner().invoke(app, ["compare", str(path), "--out", str(tmp_path / "out")])
+    assert done.exit_code == 2, done.output
+    assert done.stderr.startswith(f"error: '{cut}' cannot be read as an image")
+    assert done.stderr.count("\n") == 1
+
+
+def test_a_data_file_that_is_cut_short_is_one_line_before_anything_is_trained(tmp_path: Path) -> None:
+    folder = tmp_path / "data"
+    folder.mkdir()
+    for path in Path("/usr/share/datasets/fashion-mnist").iterdir():
+        (folder / path.name).write_bytes(path.read_bytes()[: 20_000 if "t10k-images" in path.name else None])
+    text = TINY.replace('task = "digits"\n', "").replace(
+        "[model]", f'[task]\nname = "fashion-mnist"\nfolder = "{folder}"\n[model]'
+    )
+    done = CliRunner().invoke(app, ["compare", str(write(tmp_path, text)), "--out", str(tmp_path / "out")])
+    assert done.exit_code == 2, done.output
+    assert "t10k-images" in done.stderr
+    assert done.stderr.count("\n") == 1
+    assert not (tmp_path / "out").exists()
 
 
 def test_a_folder_of_another_recipe_is_refused(tmp_path: Path) -> None:
@@ -316,3 +351,26 @@ def test_a_full_disk_is_one_message(tmp_path: Path, monkeypatch: Any) -> None:
     monkeypatch.setattr(RunFolder, "_append", full)
     with pytest.raises(WellcondError, match="No space left"):
         run_all(experiment, quiet)
+
+
+def test_trackers_of_accelerate_are_written_into_the_run(tmp_path: Path) -> None:
+    from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+
+    text = TINY.replace("steps = 40", 'steps = 40\ntrackers = ["tensorboard"]')
+    experiment = prepared(write(tmp_path, text), tmp_path / "out", seeds=(0,))
+    scheme = schemes_of(experiment.recipe)[0]
+    assert run_one(experiment, scheme, 0) == "finished"
+    (events,) = experiment.folder(scheme, 0).rglob("events.out.tfevents.*")
+    found = EventAccumulator(str(events.parent)).Reload()
+    tracked = [(event.step, event.value) for event in found.Scalars("train/loss")]
+    (outcome,) = experiment.outcomes()
+    assert [step for step, _ in tracked] == [step for step, _ in outcome.train]
+    assert [value for _, value in tracked] == pytest.approx([loss for _, loss in outcome.train], rel=1e-6)
+    assert found.Scalars("test/accuracy")[-1].value == pytest.approx(outcome.result)
+
+
+def test_a_tracker_that_is_not_there_is_named(tmp_path: Path) -> None:
+    text = TINY.replace("steps = 40", 'steps = 40\ntrackers = ["notebook"]')
+    experiment = prepared(write(tmp_path, text), tmp_path / "out", seeds=(0,))
+    assert run_one(experiment, schemes_of(experiment.recipe)[0], 0) == "crashed"
+    assert "notebook" in experiment.outcomes()[0].error

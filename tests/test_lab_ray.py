@@ -18,6 +18,7 @@ import ray
 from ray.cluster_utils import Cluster
 from typer.testing import CliRunner
 
+from tests.laboratory import TINY
 from wellcond.cli import app
 from wellcond.errors import WellcondError
 from wellcond.lab.attempts import ATTEMPTS
@@ -25,38 +26,12 @@ from wellcond.lab.cluster import _check_libraries, _connected, _libraries, run_o
 from wellcond.lab.compare import prepare, run_all
 from wellcond.lab.recipe import load_recipe
 
-SMALL = """
-title = "small"
-task = "digits"
-seeds = [0, 1]
-
-[model]
-name = "vit"
-width = 16
-depth = 1
-heads = 2
-patch = 4
-dropout = 0.1
-
-[train]
-steps = 200
-batch = 16
-log_every = 5
-test_every = 100
-checkpoint_every = 10
-ema = 0.9
-
-[monitor]
-every = 100
-heads = 1
-examples = 2
-
-[schemes.default]
-
-[schemes."shift 1"]
-condition = "shift"
-strength = 1.0
-"""
+SMALL = TINY[: TINY.index("[schemes.conditioned]")] + TINY[TINY.index('[schemes."shift 1"]') :]
+SMALL = (
+    SMALL.replace("steps = 40", "steps = 200")
+    .replace("test_every = 20", "test_every = 100")
+    .replace("every = 20", "every = 100")
+)
 
 # The first training that is tried fails, and those after it take their process along; checks have two examples.
 FAILING = """
@@ -275,6 +250,7 @@ def test_nodes_that_do_not_share_the_folder_send_their_runs(
     assert ray.is_initialized()
 
 
+@pytest.mark.long
 def test_an_interrupted_comparison_keeps_its_checkpoints_and_goes_on(
     connected: Cluster, undisturbed: Path, tmp_path: Path
 ) -> None:
@@ -301,6 +277,7 @@ def test_an_interrupted_comparison_keeps_its_checkpoints_and_goes_on(
     assert metrics(out) == of_seed_0(undisturbed)
 
 
+@pytest.mark.long
 def test_a_run_that_crashes_is_recorded_and_one_that_takes_its_process_along_is_given_up(
     connected: Cluster, tmp_path: Path
 ) -> None:

@@ -40,7 +40,7 @@ name = "smaller"
 after = "first"
 take = "select"
 model = { name = "vit", width = 8, depth = 1, heads = 1, patch = 4 }
-train = { steps = 5 }
+train = { steps = 5, precision = "bf16" }
 """
 
 

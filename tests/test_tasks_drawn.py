@@ -234,7 +234,11 @@ def test_coco_by_hand_with_a_crowd_runs_and_an_empty_image(tmp_path):
     coco = task("coco", folder=tmp_path)
     assert (len(coco.train), len(coco.test), coco.shape["classes"]) == (1, 2, 8)
     first, second = coco.test[torch.tensor([0, 1])].targets
-    assert first["boxes"].tolist() == [[1, 0, 3, 2]]
+    (trained,) = coco.train[torch.tensor([0])].targets
+    assert trained["boxes"].tolist() == [[1, 0, 3, 2]]
+    # A crowd is for the evaluation only, in which what is found inside of it is neither right nor wrong.
+    assert first["boxes"].tolist() == [[1, 0, 3, 2], [0, 0, 5, 4]]
+    assert first["iscrowd"].tolist() == [0, 1]
     assert first["masks"][0].tolist() == [[0, 1, 1, 0, 0]] * 2 + [[0] * 5] * 2
     assert second["boxes"].shape == (0, 4)
     assert second["masks"].shape == (0, 4, 5)

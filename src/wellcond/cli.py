@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import importlib.metadata
-import tomllib
 from dataclasses import replace
 from pathlib import Path
 from typing import Annotated, Any
@@ -14,6 +13,7 @@ from typer.core import TyperGroup
 import wellcond as wc
 from wellcond import cli_laboratory as laboratory
 from wellcond.applicability import applicability, matrix_text
+from wellcond.cli_settings import setting
 from wellcond.diagnose.arguments import WAY_OUT
 from wellcond.diagnose.inputs import inputs_for
 from wellcond.errors import SchemeError, WellcondError
@@ -267,7 +267,7 @@ def diagram(
     else:
         axes = {"x": _axis(x), "y": _axis(y or "residual_attention:0.1:2")}
         given: dict[str, Any] = {"depth": depth, "tokens": tokens, "norm": norm, "activation": activation}
-        given |= {name: tuple(v) if isinstance(v, list) else v for name, v in map(_setting, settings or [])}
+        given |= {name: tuple(v) if isinstance(v, list) else v for name, v in map(setting, settings or [])}
         named = {axis[0] for axis in axes.values()}
         found = wc.trainability(
             **axes, resolution=resolution, **{name: value for name, value in given.items() if name not in named}
@@ -294,7 +294,7 @@ def _shapes(model: str) -> Any:
 
 def _scheme(text: str, settings: list[str] | None) -> wc.Scheme:
     """A name, or `qk=conditioned,vo=mimetic`, with its `--set alpha=0.4` (`--set vo.alpha=0.4`)."""
-    options = dict(_setting(setting) for setting in settings or [])
+    options = dict(map(setting, settings or []))
     if "=" not in text:
         return as_scheme(text, options)
     parts: dict[str, tuple[str, dict[str, Any]]] = {}
@@ -311,19 +311,7 @@ def _scheme(text: str, settings: list[str] | None) -> wc.Scheme:
     return as_scheme(parts)
 
 
-def _setting(text: str) -> tuple[str, Any]:
-    """`name=value`; the value is read as TOML (numbers, true, false, lists, quoted strings), else as a plain string."""
-    name, equals, value = text.partition("=")
-    if not equals or not name.strip() or not value.strip():
-        raise SchemeError(f"--set takes OPTION=VALUE, got '{text}'")
-    try:
-        parsed = tomllib.loads(f"value = {value}")
-    except tomllib.TOMLDecodeError:
-        return name.strip(), value.strip()
-    return name.strip(), parsed["value"] if len(parsed) == 1 else value
-
-
-for command in (laboratory.compare, laboratory.tune, laboratory.report, laboratory.recipes):
+for command in (laboratory.compare, laboratory.tune, laboratory.report, laboratory.recipes, laboratory.reproduce):
     app.command()(command)
 
 

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from dataclasses import asdict
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
+from wellcond.cli_settings import nested
 from wellcond.errors import WellcondError
 from wellcond.plain import to_json
 from wellcond.tables import table
@@ -17,6 +19,9 @@ Jobs = Annotated[int, typer.Option("--jobs", "-j", help="Runs side by side, thre
 EngineName = Annotated[str, typer.Option(help="local, or ray: the nodes of a cluster.", metavar="local|ray")]
 Address = Annotated[str | None, typer.Option(help="With ray: HOST:PORT of the cluster [auto].", metavar="ADDRESS")]
 Cpus = Annotated[int | None, typer.Option(help="With ray: processors of a run [1].", min=1)]
+Settings = Annotated[
+    list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="Change the recipe, as in train.steps=100.")
+]
 Json = Annotated[bool, typer.Option("--json", help="Print one JSON document.")]
 
 
@@ -24,6 +29,7 @@ def compare(
     recipe: RecipeName = "digits",
     out: Out = None,
     seeds: Annotated[int | None, typer.Option(help="So many seeds, from 0.", min=1)] = None,
+    settings: Settings = None,
     jobs: Jobs = 1,
     engine: EngineName = "local",
     address: Address = None,
@@ -33,7 +39,7 @@ def compare(
     """Train with every scheme of a recipe, on the same data in the same order, and say what differs."""
     lab = _laboratory()
     where = lab.Engine(engine, jobs, address, cpus)
-    changes: dict[str, Any] = {} if seeds is None else {"seeds": tuple(range(seeds))}
+    changes = nested(settings or ()) | ({} if seeds is None else {"seeds": list(range(seeds))})
     found = lab.compare_recipe(lab.load_recipe(recipe, **changes), out or _folder(recipe), where)
     if not lab.first_process():
         return
@@ -50,6 +56,7 @@ def tune(
     recipe: RecipeName = "digits",
     lr: Annotated[str | None, typer.Option(metavar="A,B,C", help="Learning rates [those of the recipe].")] = None,
     out: Out = None,
+    settings: Settings = None,
     jobs: Jobs = 1,
     engine: EngineName = "local",
     address: Address = None,
@@ -58,7 +65,8 @@ def tune(
     """Find a learning rate for each scheme, on seeds that are not reported; write the recipe that has them."""
     lab = _laboratory()
     where, folder = lab.Engine(engine, jobs, address, cpus), out or _folder(f"{recipe}-tuning")
-    rates = lab.tune_recipe(lab.with_tuning(lab.load_recipe(recipe), lr and _numbers(lr)), folder, where)
+    loaded = lab.load_recipe(recipe, **nested(settings or ()))
+    rates = lab.tune_recipe(lab.with_tuning(loaded, lr and _numbers(lr)), folder, where)
     if lab.first_process():
         typer.echo(f"{rates}\n\nwellcond compare {folder / 'tuned.toml'}")
 
@@ -77,6 +85,47 @@ def recipes(json: Json = False) -> None:
     """List the comparisons that come with the library."""
     found = _laboratory().shipped()
     typer.echo(to_json(found) if json else table(["recipe", "what it compares"], [list(row) for row in found.items()]))
+
+
+def reproduce(
+    id: Annotated[str | None, typer.Argument(metavar="ID", help="A table or figure, as in ci-table2.")] = None,
+    data: Annotated[
+        Path | None, typer.Option(metavar="DIR", help="Holds the data sets, each in a folder of its own.")
+    ] = None,
+    only: Annotated[str | None, typer.Option(help="One of its recipes, by data or model.")] = None,
+    smoke: Annotated[bool, typer.Option("--smoke", help="A few steps, small, on made-up data.")] = False,
+    listing: Annotated[bool, typer.Option("--list", help="What there is; with ID, all about it.")] = False,
+    out: Annotated[Path | None, typer.Option(metavar="DIR", help="Folder for the runs [runs/ID].")] = None,
+    settings: Settings = None,
+    jobs: Jobs = 1,
+    engine: EngineName = "local",
+    address: Address = None,
+    cpus: Cpus = None,
+    json: Json = False,
+) -> None:
+    """Make a table or figure of the papers again, and print ours beside the published numbers."""
+    lab = _laboratory()
+    from wellcond.reproduce import listing as lists
+    from wellcond.reproduce.measured import beside_text
+    from wellcond.reproduce.run import reproduce as made_again
+
+    if listing or id is None:
+        typer.echo(to_json(lists.listed()) if json else lists.details(id) if id else lists.listing())
+        return
+    where = lab.Engine(engine, jobs, address, cpus)
+    folder = out or Path("runs") / (f"{id}-smoke" if smoke else id)
+
+    def say(line: str) -> None:
+        if lab.first_process():
+            typer.echo(line, err=json)
+
+    found = made_again(id, folder, where, data=data, only=only, smoke=smoke, changes=nested(settings or ()), say=say)
+    if lab.first_process():
+        if json:
+            typer.echo(to_json([asdict(row) for row in found]))
+        elif found:
+            ours = "on made-up data" if smoke else "ours"
+            typer.echo(f"\n{beside_text(found, ours)}\n\nruns in {folder}")
 
 
 def _laboratory() -> Any:

@@ -62,5 +62,9 @@ class AttentionWarning(UserWarning):
         self.step, self.concern = step, concern
 
 
+class DataError(WellcondError):
+    """A file of a data set cannot be read; whatever else is trained on it will meet it, too."""
+
+
 class StorageError(WellcondError):
     """A file could not be written: the disk is full, or the folder may not be written to."""

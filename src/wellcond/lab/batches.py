@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 from torch.utils.data import DataLoader, Dataset
 
+from wellcond.errors import DataError
 from wellcond.lab.augment import augmented, repeated
 from wellcond.lab.order import generator, indices
 from wellcond.lab.recipe import Recipe
@@ -70,7 +71,10 @@ class Batches(Dataset[Parts]):
             collate_fn=_as_it_is,
             generator=torch.Generator(),  # a loader draws a seed, and must not from the global generator
         )
-        return iter(loader)
+        try:
+            yield from loader
+        except DataError as error:  # from another process it comes with a traceback, and ends with what is the matter
+            raise DataError(str(error).strip().splitlines()[-1].rpartition("DataError: ")[2]) from None
 
 
 def _as_it_is(parts: Parts) -> Parts:

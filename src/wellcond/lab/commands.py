@@ -76,4 +76,7 @@ def _tuned(experiment: Experiment, engine: Engine) -> Experiment:
     if experiment.recipe.tuning is None:
         return experiment
     rates = tune_recipe(experiment.recipe, experiment.out / "tuning", engine).best()
-    return replace(experiment, recipe=experiment.recipe.model_copy(update={"rates": rates, "tuning": None}))
+    tuned = experiment.recipe.model_copy(update={"rates": rates, "tuning": None})
+    if first_process():
+        write_text(experiment.out / "recipe.toml", written(tuned))  # what is reported is what was run
+    return replace(experiment, recipe=tuned)

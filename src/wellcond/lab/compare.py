@@ -18,7 +18,7 @@ from accelerate import PartialState
 from torch import nn
 
 import wellcond as wc
-from wellcond.errors import StorageError, WellcondError
+from wellcond.errors import DataError, StorageError, WellcondError
 from wellcond.lab.arms import Scheme, check_schemes, schemes_of
 from wellcond.lab.augment import check as check_augment
 from wellcond.lab.environment import environment
@@ -118,8 +118,8 @@ def run_one(experiment: Experiment, scheme: Scheme, seed: int, report: Report = 
         )
     try:
         return train(run, report)
-    except StorageError:
-        raise  # a full disk is nobody's result
+    except (StorageError, DataError):
+        raise  # a full disk or a damaged image is nobody's result
     except Exception as error:
         last = traceback.extract_tb(error.__traceback__)[-1]
         folder.describe(

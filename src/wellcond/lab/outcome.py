@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -29,6 +29,7 @@ class Outcome:
         monitor: records of the monitor's fixed steps: `step`, `kappa_jacobian`, `entropy`, `sigma_min`, ... by name.
         seconds: of training, evaluation left out.
         start: `beta`, `value_gain`, `entropy` of the fresh model, means over layers, where it could be located.
+        final: all that the last test measured, by name.
     """
 
     scheme: str
@@ -44,6 +45,7 @@ class Outcome:
     monitor: tuple[dict[str, Any], ...]
     seconds: float
     start: dict[str, float]
+    final: dict[str, float] = field(default_factory=dict)
 
     @property
     def result(self) -> float | None:
@@ -74,7 +76,13 @@ def read_outcome(folder: Path) -> Outcome:
         monitor=tuple(line for line in metrics if line["kind"] == "monitor"),
         seconds=sum(line["seconds"] for line in timings if line["kind"] == "train"),
         start=described.get("start", {}),
+        final=_final(metrics),
     )
+
+
+def _final(metrics: list[dict[str, Any]]) -> dict[str, float]:
+    tests = [line for line in metrics if line["kind"] == "test"]
+    return {name: value for name, value in tests[-1].items() if name not in ("kind", "step")} if tests else {}
 
 
 def read_outcomes(folder: Path) -> list[Outcome]:

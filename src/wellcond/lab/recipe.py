@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import difflib
 import tomllib
+from collections.abc import Mapping
 from importlib import resources
 from pathlib import Path
 from typing import Any
@@ -95,7 +96,11 @@ def recipe_text(source: str | Path) -> tuple[str, str]:
 
 
 def load_recipe(source: str | Path, **changes: Any) -> Recipe:
-    """A recipe from a file or by name, with some of its keys changed."""
+    """A recipe from a file or by name, with some of its keys changed.
+
+    >>> load_recipe("digits", seeds=[7], train={"steps": 5}).train.lr
+    0.002
+    """
     text, name = recipe_text(source)
     return parse_recipe(text, name, **changes)
 
@@ -115,7 +120,7 @@ def parse_recipe(text: str, name: str, **changes: Any) -> Recipe:
         if isinstance(data.get(part), str):
             data[part] = {"name": data[part]}
     try:
-        return Recipe.model_validate({**data, **changes})
+        return Recipe.model_validate(merged(data, changes))
     except ValidationError as error:
         first, *others = error.errors(include_url=False)
         where = ".".join(map(str, first["loc"]))
@@ -124,6 +129,27 @@ def parse_recipe(text: str, name: str, **changes: Any) -> Recipe:
         more = f" (and {len(others)} more)" if others else ""
         message = first["msg"].removeprefix("Value error, ").replace("Extra inputs are not permitted", "no such key")
         raise WellcondError(f"{name}: {where + ': ' if where else ''}{message}{got}{allowed}{more}") from None
+
+
+def merged(data: Mapping[str, Any], changes: Mapping[str, Any]) -> dict[str, Any]:
+    """Nested tables with some keys in place of others; stages are merged by their names.
+
+    >>> merged({"train": {"lr": 1, "epochs": 5}}, {"train": {"steps": 2}})
+    {'train': {'lr': 1, 'steps': 2}}
+    """
+    found = dict(data)
+    for one, other in (("steps", "epochs"), ("epochs", "steps")):
+        if one in changes:
+            found.pop(other, None)
+    for key, value in changes.items():
+        old = found.get(key)
+        if key == "stages" and isinstance(old, list) and isinstance(value, Mapping):
+            found[key] = [merged(stage, value.get(stage["name"], {})) for stage in old]
+        elif isinstance(old, Mapping) and isinstance(value, Mapping):
+            found[key] = merged(old, value)
+        else:
+            found[key] = value
+    return found
 
 
 def written(recipe: Recipe) -> str:

@@ -8,7 +8,7 @@ from typing import Any
 from pydantic import ValidationError
 
 from wellcond.errors import WellcondError
-from wellcond.lab.recipe import Recipe
+from wellcond.lab.recipe import Recipe, merged
 from wellcond.lab.settings import Stage, Training, Weights
 
 
@@ -38,11 +38,7 @@ def stages_of(recipe: Recipe, out: Path) -> list[tuple[Recipe, Path]]:
 
 def _alone(recipe: Recipe, stage: Stage, out: Path) -> Recipe:
     wanted = any(other.after == stage.name for other in recipe.stages)
-    given = recipe.train.model_dump(exclude_unset=True) | stage.train | ({"keep": True} if wanted else {})
-    if "epochs" in stage.train:
-        given.pop("steps", None)
-    if "steps" in stage.train:
-        given.pop("epochs", None)
+    given = merged(recipe.train.model_dump(exclude_unset=True), stage.train | ({"keep": True} if wanted else {}))
     changes: dict[str, Any] = {name: getattr(stage, name) for name in ("task", "model") if getattr(stage, name)}
     changes |= {name: getattr(stage, name) for name in ("augment", "monitor") if name in stage.model_fields_set}
     try:

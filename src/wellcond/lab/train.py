@@ -9,6 +9,7 @@ from typing import Any
 
 import torch
 from accelerate import Accelerator
+from accelerate.state import AcceleratorState
 from torch import Tensor, nn
 
 import wellcond as wc
@@ -57,6 +58,7 @@ class Run:
 def train(run: Run, report: Report = lambda step, loss: None) -> str:
     """Train from the beginning, or from the last checkpoint, to the end; return the status."""
     settings, task = run.recipe.train, run.task
+    AcceleratorState._reset_state()  # of the run before, which may have had another precision; processes stay
     accelerator = Accelerator(
         mixed_precision=settings.precision,
         cpu=not torch.cuda.is_available(),
@@ -83,11 +85,11 @@ def train(run: Run, report: Report = lambda step, loss: None) -> str:
     prepared: Any = accelerator.prepare(optimizer)
     batches = Batches(run.recipe, task, run.seed, accelerator.process_index, accelerator.num_processes).since(start)
     total, since = torch.zeros((), device=accelerator.device), 0
+    wrapped.train()
     clock = time.perf_counter()
     for step, parts in enumerate(batches, start):
-        _look(run, model, step, record)
+        clock += _look(run, model, step, record)
         steer_(optimizer, step, run.lr, settings)
-        wrapped.train()
         torch.manual_seed(generator(run.seed, "dropout", step, accelerator.process_index).initial_seed())
         loss = _update(run, wrapped, prepared, accelerator, parts)
         total, since, done = total + accelerator.reduce(loss, "mean"), since + 1, step + 1
@@ -169,17 +171,21 @@ def evaluate(model: nn.Module, task: Task, device: torch.device, settings: Train
     return {task.metric: task.metric_of(counts)} | task.extras(counts)
 
 
-def _look(run: Run, model: nn.Module, step: int, record: Record) -> None:
-    """The monitor's record of this step, if one is due; always of the same heads, so that it can be followed."""
-    settings = run.recipe.monitor
+def _look(run: Run, model: nn.Module, step: int, record: Record) -> float:
+    """The monitor's record of this step, if one is due; return the seconds, which are not those of training.
+
+    Always of the same heads, so that they can be followed.
+    """
+    settings, clock = run.recipe.monitor, time.perf_counter()
     if settings is None or (step % settings.every and step != run.recipe.train.steps):
-        return
+        return 0.0
     inputs = monitor_inputs(_sample(model, run.task, settings.examples))
     monitor = wc.Monitor(model, inputs, every=1, heads=settings.heads, tiers=settings.tiers, alarms=False)
     values: dict[str, float] = {}
     for found in monitor.step(step):
         values |= {name.removeprefix("wellcond/"): value for name, value in scalars(found).items()}
     record.measure("monitor", step, **values)
+    return time.perf_counter() - clock
 
 
 def _sample(model: nn.Module, task: Task, count: int) -> Batch:

@@ -9,7 +9,7 @@ from typing import Any
 
 from torch import Tensor
 
-from wellcond.errors import WellcondError
+from wellcond.errors import DataError, WellcondError
 from wellcond.lab.tasks.base import Batch, Task
 from wellcond.lab.tasks.checks import checked, first_of, folder_of
 from wellcond.lab.tasks.coco_format import read_instances, target_of
@@ -27,9 +27,9 @@ def coco(*, folder: str | Path, train: str = "train2017", test: str = "val2017")
     """80 kinds of objects in 118 000 photographs to train on and 5000 to test.
 
     T.-Y. Lin et al., Microsoft COCO: Common Objects in Context, arXiv 1405.0312. Images are read when they are asked
-    for, RGB from 0 to 1, each in its own size: torchvision's detectors resize and normalise. Images without an object
-    are left out of the training, crowds everywhere, as in torchvision's reference. Labels are the file's own ids, so
-    there are `max id + 1` classes: 91 for COCO.
+    for, RGB from 0 to 1, each in its own size: torchvision's detectors resize and normalise. Crowds, and images without
+    an object, are left out of the training as in torchvision's reference; the evaluation has them all. Labels are the
+    file's own ids, so there are `max id + 1` classes: 91 for COCO.
 
     Args:
         folder: with one folder of images for each part, and `annotations/instances_….json`.
@@ -42,7 +42,7 @@ def coco(*, folder: str | Path, train: str = "train2017", test: str = "val2017")
         file = first_of(path, (f"annotations/instances_{name}.json",), SOURCE)
         found = read_instances(file)
         classes = max([classes, *(1 + category["id"] for category in found["categories"])])
-        parts.append(_part(path / name, found, file, empty=name == test))
+        parts.append(_part(path / name, found, file, test=name == test))
     sizes = [len(part) for part in parts]
     return Task(
         name="coco",
@@ -80,22 +80,20 @@ class Scenes:
             pixels.append(opened(path, SOURCE).float() / 255)
             height, width = pixels[-1].shape[1:]
             if (height, width) != (image["height"], image["width"]):
-                raise WellcondError(
-                    f"{str(path)!r} is {height} × {width}, not as its annotation says: download it again"
-                )
+                raise DataError(f"{str(path)!r} is {height} × {width}, not as its annotation says: download it again")
             targets.append(target_of(self.objects.get(image["id"], ()), image["id"], height, width))
         return Batch(tuple(pixels), tuple(targets))
 
 
-def _part(folder: Path, found: Mapping[str, Any], file: Path, *, empty: bool) -> Scenes:
+def _part(folder: Path, found: Mapping[str, Any], file: Path, *, test: bool) -> Scenes:
     if not folder.is_dir():
         raise WellcondError(f"there is no folder {str(folder)!r}. The data: {SOURCE}")
     objects: dict[int, list[Mapping[str, Any]]] = {}
     try:
         for annotation in found["annotations"]:
-            if not annotation.get("iscrowd"):
+            if test or not annotation.get("iscrowd"):
                 objects.setdefault(annotation["image_id"], []).append(annotation)
-        images = [image for image in found["images"] if empty or image["id"] in objects]
+        images = [image for image in found["images"] if test or image["id"] in objects]
     except (KeyError, TypeError, AttributeError) as error:
         raise WellcondError(f"{str(file)!r} is not a COCO file of instances: {error!r}") from error
     return Scenes(folder, images, objects)

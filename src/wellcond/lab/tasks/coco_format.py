@@ -72,9 +72,9 @@ def mask_of(annotation: Mapping[str, Any], height: int, width: int) -> Tensor:
 def target_of(annotations: Sequence[Mapping[str, Any]], image_id: int, height: int, width: int) -> dict[str, Tensor]:
     """What torchvision's Mask R-CNN is trained on: boxes `(n, 4)` as x₁ y₁ x₂ y₂, labels, masks uint8 `(n, H, W)`.
 
-    Crowds, and boxes without area, are left out as in torchvision's reference.
+    Boxes without area are left out as in torchvision's reference; `iscrowd` `(n,)` is for the evaluation.
     """
-    kept = [a for a in annotations if not a.get("iscrowd") and a["bbox"][2] > 0 and a["bbox"][3] > 0]
+    kept = [a for a in annotations if a["bbox"][2] > 0 and a["bbox"][3] > 0]
     boxes = torch.tensor([a["bbox"] for a in kept], dtype=torch.float32, device="cpu").reshape(-1, 4)
     boxes[:, 2:] += boxes[:, :2]
     boxes[:, 0::2] = boxes[:, 0::2].clamp(0, width)
@@ -85,6 +85,7 @@ def target_of(annotations: Sequence[Mapping[str, Any]], image_id: int, height: i
         "labels": torch.tensor([a["category_id"] for a in kept], dtype=torch.int64, device="cpu"),
         "masks": torch.stack([torch.zeros(height, width, dtype=torch.bool, device="cpu"), *masks])[1:].to(torch.uint8),
         "image_id": torch.tensor(image_id, device="cpu"),
+        "iscrowd": torch.tensor([int(a.get("iscrowd", 0)) for a in kept], dtype=torch.int64, device="cpu"),
     }
 
 

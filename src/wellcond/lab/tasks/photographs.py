@@ -11,7 +11,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from wellcond.errors import WellcondError
+from wellcond.errors import DataError, WellcondError
 from wellcond.lab.tasks.base import Batch, Task
 from wellcond.lab.tasks.checks import checked, folder_of, library, whole
 from wellcond.lab.tasks.examples import standardised
@@ -149,13 +149,13 @@ def food101(*, folder: str | Path, size: int = 224, crop: float = CROP) -> Task:
 def opened(path: Path, source: str) -> Tensor:
     """An image as uint8 `(3, H, W)`, RGB."""
     if not path.is_file():
-        raise WellcondError(f"there is no file {str(path)!r}. The data: {source}")
+        raise DataError(f"there is no file {str(path)!r}. The data: {source}")
     try:
         with library("PIL.Image", "pillow").open(path) as image:
             return torch.from_numpy(np.array(image.convert("RGB"))).permute(2, 0, 1)
     except Exception as error:  # decoders raise OSError, SyntaxError, ValueError, struct.error…
         reason = " ".join(str(error).split())
-        raise WellcondError(f"{str(path)!r} cannot be read as an image: {reason}. Download it again") from error
+        raise DataError(f"{str(path)!r} cannot be read as an image: {reason}. Download it again") from error
 
 
 def _torchvision(name: str, dataset: str, splits: Sequence[str], folder: str | Path, size: int, crop: float) -> Task:

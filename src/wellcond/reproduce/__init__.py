@@ -1,0 +1,1 @@
+"""Every table and figure of the two papers as recipes of the laboratory, with what was published."""

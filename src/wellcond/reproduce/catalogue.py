@@ -1,0 +1,90 @@
+"""Every table and figure of the two papers, and the recipes that make it again."""
+
+from __future__ import annotations
+
+import difflib
+import tomllib
+from functools import cache
+from importlib import resources
+from typing import Literal
+
+from wellcond.errors import WellcondError
+from wellcond.lab.settings import Part
+from wellcond.reproduce.entry import Entry, Row, entry_names, load_entry
+
+Kind = Literal["accuracy", "perplexity", "precision", "ablation", "time", "analytic", "curves", "epochs", "diagram"]
+
+
+class Item(Part):
+    """A table or a figure.
+
+    Args:
+        id: as in `ci-table2`.
+        title: what it shows.
+        kind: what is compared in it; `analytic` is computed, `diagram` has no numbers.
+        needs: the data.
+        note: what is odd about it.
+    """
+
+    id: str
+    title: str
+    kind: Kind
+    needs: str = ""
+    note: str = ""
+
+
+@cache
+def items() -> dict[str, Item]:
+    """All of them, in the papers' order.
+
+    >>> items()["ci-table2"].kind
+    'accuracy'
+    """
+    text = (resources.files("wellcond.reproduce") / "catalogue.toml").read_text()
+    found = [Item.model_validate(item) for item in tomllib.loads(text)["item"]]
+    return {item.id: item for item in found}
+
+
+def item(name: str) -> Item:
+    """One of them.
+
+    >>> item("ci-tabel2")
+    Traceback (most recent call last):
+    wellcond.errors.WellcondError: there is no 'ci-tabel2'; the closest is ci-table2 (see reproduce --list)
+    """
+    if name not in items():
+        close = difflib.get_close_matches(name, items(), n=1)
+        hint = f"; the closest is {close[0]}" if close else ""
+        raise WellcondError(f"there is no '{name}'{hint} (see reproduce --list)")
+    return items()[name]
+
+
+@cache
+def entries() -> dict[str, Entry]:
+    """Every recipe, by name."""
+    return {name: load_entry(name) for name in entry_names()}
+
+
+def entries_of(id: str, only: str | None = None) -> list[Entry]:
+    """The recipes that a table or figure needs.
+
+    Args:
+        id: of the table or figure.
+        only: a part of their short names: `cifar10` of `cifar10/vit-t`.
+
+    >>> [entry.published.only for entry in entries_of("ci-table2", "cifar10")]
+    ['cifar10/vit-t']
+    """
+    found = [entry for entry in entries().values() if rows_of(entry, id)]
+    if only is None:
+        return found
+    chosen = [e for e in found if only in (e.name, e.published.only, *e.published.only.split("/"))]
+    if not chosen:
+        known = ", ".join(entry.published.only for entry in found) or "nothing: it is computed"
+        raise WellcondError(f"{id} has no '{only}'; there is {known}")
+    return chosen
+
+
+def rows_of(entry: Entry, id: str) -> list[Row]:
+    """Where a recipe is in a table or figure."""
+    return [row for row in entry.published.rows if row.where == id]

@@ -1,0 +1,66 @@
+"""What there is to make again: every table and figure, what it needs, what was published and what is confirmed."""
+
+from __future__ import annotations
+
+import textwrap
+from typing import Any
+
+from wellcond.reproduce.catalogue import entries_of, item, items, rows_of
+from wellcond.reproduce.measured import beside, number_text
+from wellcond.tables import table
+
+STATUS = ("confirmed", "partly", "chosen")  # the last that any of its recipes has is that of the table
+
+
+def listing() -> str:
+    """One line for each table and figure."""
+    rows = []
+    for each in items().values():
+        found = entries_of(each.id)
+        status = max((entry.published.status for entry in found), key=STATUS.index, default=each.kind)
+        rows.append([each.id, _short(each.title, 62), str(len(found)), status])
+    return (
+        f"{table(['id', 'what it shows', 'recipes', 'settings'], rows)}\n\n"
+        "settings: confirmed by paper or code, partly, or mostly chosen; `wellcond reproduce ID --list` says which"
+    )
+
+
+def details(id: str) -> str:
+    """One table or figure: its data, its published numbers, and the settings that are not confirmed."""
+    what = item(id)
+    parts = [f"{what.id}: {what.title}", f"needs: {what.needs or 'nothing'}"]
+    parts += [f"note: {what.note}"] if what.note else []
+    numbers = []
+    for entry in entries_of(id):
+        said = entry.published
+        parts.append(f"\n{entry.name} (--only {said.only}): {said.parameters:,} parameters, settings {said.status}")
+        parts += [
+            textwrap.fill(f"{key}: {why}", 100, initial_indent="  ", subsequent_indent="    ")
+            for key, why in said.unconfirmed.items()
+        ]
+        for row in rows_of(entry, id):
+            numbers += beside(row, {})
+            parts += [f"  {row.label}: {row.source}{f'; {row.note}' if row.note else ''}"]
+    if numbers:
+        cells = [[each.label, each.scheme, number_text(each.published, each.spread)] for each in numbers]
+        parts.append(f"\n{table(['row', 'scheme', 'published'], cells)}")
+    return "\n".join(parts)
+
+
+def listed() -> list[dict[str, Any]]:
+    """All of it as data."""
+    return [
+        each.model_dump()
+        | {
+            "recipes": [
+                {"name": entry.name, **entry.published.model_dump(exclude={"smoke", "rows"})}
+                | {"rows": [row.model_dump() for row in rows_of(entry, each.id)]}
+                for entry in entries_of(each.id)
+            ]
+        }
+        for each in items().values()
+    ]
+
+
+def _short(text: str, width: int) -> str:
+    return text if len(text) <= width else text[: width - 1] + "…"

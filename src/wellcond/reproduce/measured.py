@@ -1,0 +1,107 @@
+"""Ours beside theirs: what a comparison's runs say about a published row."""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+
+from wellcond.lab.outcome import Outcome
+from wellcond.reproduce.entry import Row
+from wellcond.tables import table
+
+
+@dataclass(frozen=True)
+class Beside:
+    """One published number and ours.
+
+    Args:
+        label: of the row, and of the column if it has several.
+        scheme: of the recipe.
+        published: the number.
+        spread: its standard deviation, where the paper has one.
+        ours: by seed, in the paper's unit; empty if it was not run, or no run finished.
+    """
+
+    label: str
+    scheme: str
+    published: float
+    spread: float | None
+    ours: tuple[float, ...]
+
+
+def beside(row: Row, stages: Mapping[str, Iterable[Outcome]]) -> list[Beside]:
+    """Every number of a row with ours.
+
+    Args:
+        row: published.
+        stages: outcomes by the name of their stage, the last one being what is reported.
+    """
+    runs = {name: list(outcomes) for name, outcomes in stages.items()}
+    found = []
+    for scheme, values in row.values.items():
+        named = values if isinstance(values, dict) else {"": values}
+        spreads = row.spread.get(scheme)
+        for name, published in named.items():
+            spread = spreads.get(name) if isinstance(spreads, dict) else spreads
+            label = f"{row.label}, {name}" if name else row.label
+            ours = tuple(row.scale * value for value in _ours(name, list(named), scheme, runs))
+            found.append(Beside(label, scheme, published, spread, ours))
+    return found
+
+
+def _ours(name: str, names: list[str], scheme: str, runs: Mapping[str, list[Outcome]]) -> list[float]:
+    """By seed: a stage's metric, one of the last stage's, their mean, or minutes."""
+    if not runs:
+        return []
+    if name == "average":
+        columns = [_ours(other, names, scheme, runs) for other in names if other != "average"]
+        whole = columns and all(len(column) == len(columns[0]) for column in columns)
+        return [statistics.fmean(values) for values in zip(*columns, strict=True)] if whole else []
+    stage = runs.get(name, list(runs.values())[-1])
+    done = [outcome for outcome in stage if outcome.scheme == scheme and outcome.result is not None]
+    if name == "minutes":
+        return [outcome.seconds / 60 for outcome in done]
+    if not name or name in runs:
+        return [outcome.result for outcome in done if outcome.result is not None]
+    return [outcome.final[name] for outcome in done if name in outcome.final]
+
+
+def beside_text(rows: Iterable[Beside], ours: str = "ours") -> str:
+    """A table of them.
+
+    Args:
+        rows: the numbers.
+        ours: the title of the last column.
+
+    >>> rows = Beside("ViT-B", "default", 80.7, 0.41, (79.0, 80.0)), Beside("ViT-B", "shift", 81.7, None, ())
+    >>> print(beside_text(rows))
+    row    scheme   published    ours
+    ViT-B  default  80.7 ± 0.41  79.5 ± 0.707 (2 seeds)
+    ViT-B  shift    81.7         not run
+    """
+    return table(
+        ["row", "scheme", "published", ours],
+        [[row.label, row.scheme, number_text(row.published, row.spread), ours_text(row.ours)] for row in rows],
+    )
+
+
+def ours_text(values: tuple[float, ...]) -> str:
+    """Mean, standard deviation and number of seeds.
+
+    >>> ours_text((1.5,)), ours_text(())
+    ('1.5 (1 seed)', 'not run')
+    """
+    if not values:
+        return "not run"
+    spread = statistics.stdev(values) if len(values) > 1 else None
+    return f"{number_text(statistics.fmean(values), spread)} ({len(values)} seed{'s' if len(values) > 1 else ''})"
+
+
+def number_text(value: float, spread: float | None) -> str:
+    """A number, with its standard deviation if there is one.
+
+    >>> number_text(80.7, 0.41)
+    '80.7 ± 0.41'
+    """
+    return f"{value:.4g}" if spread is None else f"{value:.4g} ± {spread:.3g}"

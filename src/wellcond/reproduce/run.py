@@ -1,0 +1,179 @@
+"""`wellcond reproduce`: the recipes of a table or figure, on the user's data or on made-up ones."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+from wellcond.errors import WellcondError
+from wellcond.lab.arms import schemes_of
+from wellcond.lab.commands import Engine, compare_recipe, first_process
+from wellcond.lab.compare import Experiment
+from wellcond.lab.outcome import Outcome, read_outcomes
+from wellcond.lab.recipe import Recipe, merged
+from wellcond.lab.settings import Named
+from wellcond.lab.stages import stages_of
+from wellcond.report.comparison_page import write_comparison_page
+from wellcond.reproduce.analytic import analytic
+from wellcond.reproduce.catalogue import entries_of, item, rows_of
+from wellcond.reproduce.cost import PEAK, REACHED, cost_of, this_machine
+from wellcond.reproduce.entry import Entry, load_entry
+from wellcond.reproduce.made_up import write_made_up
+from wellcond.reproduce.made_up_tokenizer import TOKENIZER
+from wellcond.reproduce.measured import Beside, beside
+
+Say = Callable[[str], None]
+SMOKE_STEPS = 3
+PLACES = ("folder", "cache")  # options of tasks that are in the folder of data
+
+
+def reproduce(
+    id: str,
+    out: Path,
+    engine: Engine,
+    *,
+    data: Path | None = None,
+    only: str | None = None,
+    smoke: bool = False,
+    changes: Mapping[str, Any] | None = None,
+    say: Say = lambda line: None,
+) -> list[Beside]:
+    """Make a table or figure again: run its recipes that are not done, and put ours beside the published numbers.
+
+    Args:
+        id: of the table or figure.
+        out: where the runs are kept, a folder for each recipe.
+        engine: where they are made.
+        data: the folder that holds the data sets, each in a folder of its own.
+        only: one of the recipes, by data or model.
+        smoke: a few steps of the same code, small, on made-up data.
+        changes: of the recipes' keys.
+        say: is told what it costs before it begins.
+    """
+    what = item(id)
+    if what.kind == "analytic":
+        say(analytic())
+        return []
+    chosen = entries_of(id, only)
+    if not chosen:
+        raise WellcondError(f"{id} has nothing to train: {what.title[0].lower()}{what.title[1:]}")
+    found: list[Beside] = []
+    for entry in chosen:
+        folder = out / entry.name
+        if smoke:
+            recipe = _smoke(entry, folder, changes or {})
+        else:
+            recipe = with_data(load_entry(entry.name, changes or {}).recipe, _given(data, entry))
+        for line in costs(entry, recipe, folder):
+            say(line)
+        for done in compare_recipe(recipe, folder / "runs", engine):
+            if first_process():
+                say(f"curves and figures: {write_comparison_page(done)}")
+        for row in rows_of(entry, id):
+            found += beside(row, outcomes_of(recipe, folder / "runs"))
+    return found
+
+
+def outcomes_of(recipe: Recipe, out: Path) -> dict[str, list[Outcome]]:
+    """What the stages of a recipe measured, by their names."""
+    return {folder.name: read_outcomes(folder) for _, folder in stages_of(recipe, out)}
+
+
+def with_data(recipe: Recipe, data: Path) -> Recipe:
+    """The recipe with its folders inside of the folder of data sets.
+
+    >>> entry = load_entry("ci-vit-t-cifar10")
+    >>> with_data(entry.recipe, Path("/datasets")).task.options["folder"]
+    '/datasets/cifar10'
+    """
+    stages = tuple(
+        stage.model_copy(update={"task": _inside(stage.task, data)}) if stage.task else stage for stage in recipe.stages
+    )
+    return recipe.model_copy(update={"task": _inside(recipe.task, data), "stages": stages})
+
+
+def costs(entry: Entry, recipe: Recipe, out: Path) -> Iterator[str]:
+    """What a recipe will take, a line for each of its stages, and how that was computed."""
+    said = entry.published
+    speed = said.gpus * PEAK[said.gpu] * REACHED
+    here = this_machine()
+    for stage, folder in stages_of(recipe, out):
+        experiment = Experiment.of(stage, folder)
+        runs = len(schemes_of(stage)) * len(stage.seeds)
+        cost = cost_of(experiment.recipe, experiment.task, runs)
+        name = f"{entry.name}{f', {folder.name}' if recipe.stages else ''}"
+        yield f"{name}: {cost.parameters:,} parameters, {runs} runs of {cost.steps:,} steps of {cost.batch}"
+        sharded, half = stage.train.sharding == "fsdp2", stage.train.precision != "no"
+        if cost.step is None:
+            yield "  operations cannot be counted without weights, so no time is given"
+            continue
+        memory = cost.gigabytes(said.gpus, sharded=sharded, half=half)
+        theirs, ours = cost.hours(speed), cost.hours(here)
+        assert theirs is not None
+        assert ours is not None
+        yield f"  {cost.step:.3g} operations a step = 3 × {cost.forward:.3g} forwards × {cost.batch} examples"
+        yield (
+            f"  {_hours(theirs)} on {said.gpus} × {said.gpu} at {REACHED:.0%} of {PEAK[said.gpu] / 1e12:.0f} TFLOP/s, "
+            f"about {memory:.1f} GB each; {_hours(ours)} or more on this machine at {here / 1e9:.0f} GFLOP/s"
+        )
+
+
+def _hours(hours: float) -> str:
+    if hours < 1 / 60:
+        return "less than a minute"
+    return (
+        f"{60 * hours:.0f} minutes" if hours < 2 else f"{hours:.0f} hours" if hours < 72 else f"{hours / 24:.0f} days"
+    )
+
+
+def _given(data: Path | None, entry: Entry) -> Path:
+    needed = sorted({str(task.options["folder"]) for task in _tasks(entry.recipe) if "folder" in task.options})
+    if data is None and needed:
+        raise WellcondError(
+            f"{entry.name} needs data: --data DIR with {', '.join(needed)} in it, or --smoke for made-up ones"
+        )
+    return data or Path()
+
+
+def _tasks(recipe: Recipe) -> list[Named]:
+    """Those that are trained on: with stages, that of each."""
+    return [stage.task for stage, _ in stages_of(recipe, Path())]
+
+
+def _inside(task: Named, data: Path) -> Named:
+    options = task.options
+    return Named(name=task.name, **options | {key: str(data / options[key]) for key in PLACES if key in options})
+
+
+def _smoke(entry: Entry, out: Path, changes: Mapping[str, Any]) -> Recipe:
+    """The same recipe in small, on made-up data that are written first."""
+    recipe = _few_steps(load_entry(entry.name, merged(entry.published.smoke, changes)).recipe)
+    data = out / "data"
+    for task in _tasks(recipe):
+        if "folder" in task.options and not (data / task.options["folder"]).exists():
+            write_made_up(task.name, data / task.options["folder"], task.options)
+    return _with_tokenizers(with_data(recipe, data))
+
+
+def _few_steps(recipe: Recipe) -> Recipe:
+    """A few steps in each stage, whatever the number of examples is."""
+    train = recipe.train.model_copy(update={"steps": SMOKE_STEPS, "epochs": None})
+    stages = tuple(
+        stage.model_copy(update={"train": {k: v for k, v in stage.train.items() if k not in ("steps", "epochs")}})
+        for stage in recipe.stages
+    )
+    return recipe.model_copy(update={"train": train, "stages": stages})
+
+
+def _with_tokenizers(recipe: Recipe) -> Recipe:
+    """Made-up tokenizers in place of those that would have to be fetched."""
+
+    def own(task: Named) -> Named:
+        given: dict[str, Any] = task.options
+        if given.get("tokenizer") is None:
+            return task
+        return Named(name=task.name, **given | {"tokenizer": str(Path(given["folder"]) / TOKENIZER)})
+
+    stages = tuple(s.model_copy(update={"task": own(s.task)}) if s.task else s for s in recipe.stages)
+    return recipe.model_copy(update={"task": own(recipe.task), "stages": stages})

@@ -1,0 +1,229 @@
+"""Tables of the papers made again: the list, what it costs, the same code in small, ours beside theirs."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+import torch
+from typer.testing import CliRunner
+
+from wellcond.cli import app
+from wellcond.lab.engine import Engine
+from wellcond.lab.outcome import Outcome
+from wellcond.lab.recipe import load_recipe
+from wellcond.lab.tasks import task
+from wellcond.reproduce.catalogue import entries, items
+from wellcond.reproduce.cost import cost_of
+from wellcond.reproduce.entry import Row, entry_names
+from wellcond.reproduce.made_up import write_made_up
+from wellcond.reproduce.measured import beside
+from wellcond.reproduce.run import reproduce
+
+# Each of another kind: timm's families, transformers, our own, one stage or several, every way to condition.
+SAMPLE = [
+    "ci-vit-t-cifar10", "ci-xcit-m-imagenet", "ci-davit-b-imagenet", "sc-swin-b-imagenet", "ci-vit-t-selected",
+    "ci-nystromformer-listops", "sc-nystromformer-retrieval", "ci-gpt2-472m-a-tinystories", "sc-crammed-bert-glue",
+    "ci-xcit-s-coco",
+]  # fmt: skip
+
+
+def run_in_small(name: str, folder: Path) -> None:
+    entry = entries()[name]
+    row = entry.published.rows[0]
+    said: list[str] = []
+    found = reproduce(row.where, folder, Engine(), only=name, smoke=True, say=said.append)
+    assert said
+    schemes = set(entry.recipe.schemes)
+    for each in found:
+        if each.scheme in schemes:
+            assert len(each.ours) == 1, f"{each} did not finish"
+    ended = [json.loads(path.read_text()) for path in folder.rglob("run.json")]
+    assert ended
+    assert {run["status"] for run in ended} == {"finished"}, [run["error"] for run in ended]
+
+
+@pytest.mark.parametrize("name", SAMPLE)
+def test_a_recipe_runs_in_small_on_made_up_data(name: str, tmp_path: Path) -> None:
+    run_in_small(name, tmp_path)
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("name", [name for name in entry_names() if name not in SAMPLE])
+def test_every_recipe_runs_in_small_on_made_up_data(name: str, tmp_path: Path) -> None:
+    run_in_small(name, tmp_path)
+
+
+def test_the_list_has_every_table_and_figure() -> None:
+    done = CliRunner().invoke(app, ["reproduce", "--list"])
+    assert done.exit_code == 0, done.output
+    assert sum(line.startswith(("ci-table", "sc-table")) for line in done.stdout.splitlines()) == 25
+    assert sum(line.startswith(("ci-figure", "sc-figure")) for line in done.stdout.splitlines()) == 28
+    assert max(map(len, done.stdout.splitlines())) <= 110
+    data = json.loads(CliRunner().invoke(app, ["reproduce", "--list", "--json"]).stdout)
+    assert {item["id"] for item in data} == set(items())
+
+
+def test_a_table_says_what_is_published_and_what_is_not_confirmed() -> None:
+    said = CliRunner().invoke(app, ["reproduce", "ci-table2", "--list"]).stdout
+    assert "CIFAR-10   conditioned  94.1" in said
+    assert "schemes.mimetic: coefficients are not said" in said
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (["ci-tabel2"], "the closest is ci-table2"),
+        (["ci-table2", "--only", "svhn"], "ci-table2 has no 'svhn'; there is cifar10/vit-t"),
+        (["ci-table2", "--only", "cifar10"], "needs data: --data DIR with cifar10 in it, or --smoke"),
+        (["ci-table2", "--only", "cifar10", "--data", "nowhere"], "nowhere/cifar10"),
+        (["sc-figure1"], "has nothing to train"),
+    ],
+)
+def test_what_cannot_be_made_again_is_one_line(arguments: list[str], words: str, tmp_path: Path) -> None:
+    done = CliRunner().invoke(app, ["reproduce", *arguments, "--out", str(tmp_path / "out")])
+    assert done.exit_code == 2, done.output
+    assert words in done.stderr
+    assert done.stderr.count("\n") == 1
+
+
+def test_who_has_only_one_data_set_is_told_the_time_and_can_begin(tmp_path: Path) -> None:
+    """The recipe at its full size, which would take days here; killed once its first run has begun."""
+    write_made_up("cifar10", tmp_path / "data" / "cifar10", {})
+    out = tmp_path / "out"
+    command = [sys.executable, "-m", "wellcond", "reproduce", "ci-table2", "--only", "cifar10"]
+    command += ["--data", str(tmp_path / "data"), "--out", str(out)]
+    said = (tmp_path / "said").open("w+")
+    process = subprocess.Popen(
+        command,
+        stdout=said,
+        stderr=subprocess.STDOUT,
+        start_new_session=True,
+        env={**os.environ, "OMP_NUM_THREADS": "1"},
+    )
+    limit = time.monotonic() + 240
+    while process.poll() is None and not list(out.rglob("run.json")) and time.monotonic() < limit:
+        time.sleep(0.05)
+    running = process.poll() is None
+    os.killpg(process.pid, signal.SIGKILL)
+    process.wait()
+    said.seek(0)
+    text = said.read()
+    said.close()
+    assert running, text
+    assert list(out.rglob("run.json"))
+    assert "5,526,346 parameters" in text
+    assert "on 8 × A100 80GB at 40% of 312 TFLOP/s" in text
+    assert "on this machine" in text
+
+
+def test_operations_are_those_of_the_formula() -> None:
+    """A ViT by hand: 2 operations a weight and token in each linear map, 4 T² D in each attention, patches, head."""
+    recipe, digits = load_recipe("digits"), task("digits")
+    width, depth, tokens = 48, 3, 17  # 4 × 4 patches of 2 × 2, and the class
+    linear = 2 * tokens * (4 * width * width + 8 * width * width)
+    attention = 2 * 2 * tokens * tokens * width
+    patches, head = 2 * 16 * 4 * width, 2 * width * 10
+    cost = cost_of(recipe, digits, runs=21)
+    assert cost.forward == depth * (linear + attention) + patches + head
+    assert cost.step == 3 * cost.forward * recipe.train.batch
+    hours = cost.hours(1e9)
+    assert hours == pytest.approx(21 * 300 * cost.step / 1e9 / 3600)
+    # What autograd keeps is at least every linear map's input, and no more than a few times the same.
+    inputs = 4 * depth * tokens * (3 * width + 4 * width)
+    assert cost.saved is not None
+    assert inputs < cost.saved < 5 * inputs
+
+
+def test_memory_is_divided_where_it_is_sharded() -> None:
+    cost = cost_of(load_recipe("digits"), task("digits"), runs=1)
+    kept = (cost.saved or 0) * cost.batch / 4
+    assert cost.gigabytes(4, sharded=False, half=False) == pytest.approx((16 * cost.parameters + kept) / 1e9)
+    assert cost.gigabytes(4, sharded=True, half=True) == pytest.approx((4 * cost.parameters + kept / 2) / 1e9)
+
+
+def outcome(scheme: str, seed: int, value: float, **final: float) -> Outcome:
+    measured = {"accuracy": value, **final}
+    return Outcome(scheme, None, seed, "finished", "", "accuracy", True, 9, (), ((9, value),), (), 120.0, {}, measured)
+
+
+def test_ours_is_the_last_stage_one_by_name_an_average_a_second_metric_or_minutes() -> None:
+    stages = {
+        "pretrain": [outcome("default", 0, 0.1)],
+        "cola": [outcome("default", 0, 0.4), outcome("default", 1, 0.6)],
+        "rte": [outcome("default", 0, 0.8, f1=0.7), outcome("default", 1, 0.9, f1=0.5)],
+    }
+
+    def ours(value: float | dict[str, float]) -> list[tuple[float, ...]]:
+        row = Row(where="ci-table5", label="row", source="here", values={"default": value})
+        return [tuple(round(number, 9) for number in each.ours) for each in beside(row, stages)]
+
+    assert ours(1.0) == [(80.0, 90.0)]
+    assert ours({"cola": 1.0, "rte": 1.0, "average": 1.0}) == [(40.0, 60.0), (80.0, 90.0), (60.0, 75.0)]
+    assert ours({"f1": 1.0}) == [(70.0, 50.0)]
+    assert ours({"minutes": 1.0}) == [(200.0, 200.0)]
+    row = Row(where="ci-table5", label="row", source="here", values={"other": 1.0})
+    assert beside(row, stages)[0].ours == ()
+    assert beside(row, {})[0].ours == ()
+
+
+def test_the_analytic_tables_are_printed(tmp_path: Path) -> None:
+    """One block of a ViT-B on 197 tokens: 6 N D d a head grows by 3 N d."""
+    done = CliRunner().invoke(app, ["reproduce", "sc-table9", "--out", str(tmp_path)])
+    assert done.exit_code == 0, done.output
+    plain = 6 * 197 * 768 * 64 * 12
+    assert f"{plain:,}" in done.stdout
+    assert f"{plain + 3 * 197 * 64 * 12:,}" in done.stdout
+
+
+def test_counting_draws_nothing() -> None:
+    before = torch.get_rng_state()
+    cost_of(load_recipe("digits"), task("digits"), runs=1)
+    assert torch.equal(torch.get_rng_state(), before)
+
+
+LARGE = {
+    "ci-table10": ("gpt2-1720m-a", "tinystories", ["model.n_layer=1", "task.length=32", "model.n_positions=32"]),
+    "ci-table13": ("vit-g", "imagenet", ["model.depth=1", "train.batch=12"]),
+}
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("id", LARGE)
+def test_the_largest_models_are_sharded_from_end_to_end(id: str, tmp_path: Path) -> None:
+    """In their full width, one block deep, over two processes: the loss of two steps is that of one process."""
+    only, data, changes = LARGE[id]
+    options = {"tokenizer": "openai-community/gpt2", "length": 32} if data == "tinystories" else {}
+    write_made_up(data, tmp_path / "data" / data, options)
+    tokenizer = [f"task.tokenizer={tmp_path / 'data' / data / 'tokenizer'}"] if options else []
+    common = ["train.steps=2", "train.accumulate=1", "train.workers=0", "train.precision=no", "train.test_every=9"]
+    common += ["train.log_every=1", "train.checkpoint_every=10", "augment.mixup=0.0", "augment.cutmix=0.0", "seeds=[0]"]
+    common = [change for change in common if data == "imagenet" or "augment" not in change]
+    common += ["train.batch=4"] if data == "tinystories" else []
+
+    def losses(out: Path, before: list[str], more: list[str]) -> dict[str, list[float]]:
+        command = [*before, "-m", "wellcond", "reproduce", id, "--only", only, "--data", str(tmp_path / "data")]
+        sets = [word for change in (*changes, *tokenizer, *common, *more) for word in ("--set", change)]
+        environment = {**os.environ, "OMP_NUM_THREADS": "1"}
+        done = subprocess.run(
+            [sys.executable, *command, "--out", str(out), *sets], env=environment, capture_output=True, text=True
+        )
+        assert done.returncode == 0, done.stderr[-3000:]
+        return {
+            path.parts[-3]: [line["loss"] for line in map(json.loads, path.read_text().splitlines()) if "loss" in line]
+            for path in sorted(out.rglob("metrics.jsonl"))
+        }
+
+    alone = losses(tmp_path / "one", [], [])
+    launcher = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
+    together = losses(tmp_path / "two", launcher, ["train.sharding=fsdp2"])
+    assert {len(curve) for curve in alone.values()} == {2}
+    assert alone.keys() == together.keys()
+    for scheme, curve in alone.items():
+        assert curve == pytest.approx(together[scheme], abs=1e-4), scheme
