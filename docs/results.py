@@ -11,6 +11,7 @@ from __future__ import annotations
 import json
 import re
 import sys
+from datetime import datetime
 from pathlib import Path
 
 from plotly.offline import get_plotlyjs
@@ -39,7 +40,7 @@ def block(folder: Path) -> str:
     about = json.loads((folder / "comparison.json").read_text())
     outcomes = read_outcomes(folder)
     times = [path.stat().st_mtime for path in folder.rglob("timings.jsonl")]
-    first = min(path.stat().st_ctime for path in (folder / "comparison.json", folder / "recipe.toml"))
+    first = datetime.fromisoformat(about["started"]).timestamp()
     page = comparison_page(folder)
     assert get_plotlyjs() in page
     (DOCS / "results").mkdir(exist_ok=True)

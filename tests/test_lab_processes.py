@@ -8,8 +8,9 @@ import pytest
 import torch
 
 from tests.laboratory import TINY, in_two_processes, losses, metrics, prepared, quiet, write
-from wellcond.lab.arms import schemes_of
-from wellcond.lab.compare import run_all, run_one
+from wellcond.errors import WellcondError
+from wellcond.lab.batches import Batches
+from wellcond.lab.compare import run_all
 from wellcond.lab.models import lab_model
 from wellcond.lab.processes import blocks
 from wellcond.lab.recipe import parse_recipe
@@ -63,9 +64,26 @@ def test_sharding_takes_the_blocks_one_by_one() -> None:
 
 def test_sharding_one_process_is_refused(tmp_path: Path) -> None:
     text = PLAIN.replace("steps = 50", 'steps = 50\nsharding = "fsdp2"')
-    experiment = prepared(write(tmp_path, text), tmp_path / "out", seeds=(0,))
-    assert run_one(experiment, schemes_of(experiment.recipe)[0], 0) == "crashed"
-    assert "torchrun --nproc-per-node" in experiment.outcomes()[0].error
+    with pytest.raises(WellcondError, match="torchrun --nproc-per-node"):
+        prepared(write(tmp_path, text), tmp_path / "out")
+
+
+def test_a_batch_smaller_than_its_parts_is_refused(tmp_path: Path) -> None:
+    text = PLAIN.replace("batch = 16", "batch = 3\naccumulate = 4")
+    with pytest.raises(WellcondError, match="a batch of 3 cannot be divided into 4 parts"):
+        prepared(write(tmp_path, text), tmp_path / "out")
+
+
+@pytest.mark.parametrize(("batch", "accumulate", "processes"), [(5, 1, 2), (7, 2, 3), (16, 3, 1)])
+def test_every_example_counts_alike_however_the_batch_is_divided(batch: int, accumulate: int, processes: int) -> None:
+    """The share of a part is that of each of its examples: what processes average is the mean over the batch."""
+    recipe = parse_recipe(PLAIN.replace("batch = 16", f"batch = {batch}\naccumulate = {accumulate}"), "plain.toml")
+    shares = [
+        share / len(part) / processes
+        for process in range(processes)
+        for part, share in Batches(recipe, task("digits"), 0, process, processes)[0]
+    ]
+    assert shares == pytest.approx([1 / batch] * len(shares))
 
 
 @pytest.mark.parametrize("augment", ["", "[augment]\nflip = 0.5\nmixup = 0.2\nerasing = 0.5\nrepeats = 2\n"])
@@ -78,8 +96,6 @@ def test_what_is_read_ahead_is_the_same(augment: str, tmp_path: Path) -> None:
 
 
 def test_batches_do_not_draw_from_the_global_generator() -> None:
-    from wellcond.lab.batches import Batches
-
     recipe = parse_recipe(PLAIN, "plain.toml")
     batches = Batches(recipe, task("digits"), seed=0)
     before = torch.get_rng_state()

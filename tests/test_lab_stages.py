@@ -17,12 +17,16 @@ from wellcond.cli import app
 from wellcond.errors import WellcondError
 from wellcond.lab.arms import schemes_of
 from wellcond.lab.compare import Experiment, run_all
+from wellcond.lab.folder import RunFolder
 from wellcond.lab.models import lab_model
-from wellcond.lab.outcome import Outcome
+from wellcond.lab.optimize import averaged, averaged_tensors
+from wellcond.lab.outcome import Outcome, read_outcome
 from wellcond.lab.recipe import Recipe, load_recipe, parse_recipe, shipped, written
 from wellcond.lab.settings import Tuning
 from wellcond.lab.stages import stages_of
+from wellcond.lab.standing import Standing
 from wellcond.lab.tasks import task
+from wellcond.lab.train import Run, _begin
 from wellcond.lab.tuning import rates_of, tuning_recipe
 
 SHORT = TINY.replace("seeds = [0, 1]", "seeds = [0]").replace("steps = 40", "steps = 10").replace("ema = 0.9", "")
@@ -92,14 +96,14 @@ def test_a_smaller_model_selects_from_the_larger_one(three: list[Experiment]) ->
     for scheme in schemes_of(small.recipe):
         outcome = next(o for o in small.outcomes() if o.scheme == scheme.name)
         assert outcome.status == "finished", outcome.error
-    from wellcond.lab.weights import kept_weights, select_
+    from wellcond.lab.weights import kept_weights, selected
 
     assert small.recipe.weights is not None
     scheme = schemes_of(small.recipe)[0]
     kept = kept_weights(small.recipe.weights, scheme, 0)
     assert kept == large.folder(scheme, 0) / "weights.safetensors"
     model = lab_model("vit", small.recipe.model.options, small.task, 0)
-    select_(model, kept)
+    selected(model, kept)
     teacher = load_file(kept)["blocks.0.mlp.fc1.weight"]
     own: Any = model.get_parameter("blocks.0.mlp.fc1.weight")
     assert torch.equal(own, teacher[::2, ::2])  # half as wide: every second row and column
@@ -227,3 +231,114 @@ def test_epochs_become_steps() -> None:
     text = TINY.replace("steps = 40", "epochs = 0.5")
     experiment = Experiment.of(parse_recipe(text, "my.toml"), Path("unused"))
     assert experiment.recipe.train.steps == round(0.5 * len(task("digits").train) / 16)
+
+
+# ------------------------------------------------------------------------------------------------ weights, once more
+
+
+def test_a_selected_shift_is_not_added_twice(tmp_path: Path) -> None:
+    """What was kept is W + C: selected from it and conditioned, the small model has C once."""
+    shift = '[schemes."shift 10"]\ncondition = "shift"\nstrength = 10.0\n'
+    text = SHORT[: SHORT.index("[schemes.conditioned]")] + shift + STAGES
+    *_, small = runs(parse_recipe(text, "stages.toml"), tmp_path)
+    scheme = schemes_of(small.recipe)[1]
+    run = Run(small.recipe, scheme, 0, 1e-3, small.task, RunFolder(tmp_path / "fresh"))
+    model, conditioning = _begin(run)
+    assert conditioning is not None
+    query = wc.attention_layers(model)[0].query.read()
+    diagonal = query[0].diagonal() if query[0].shape[0] >= query[0].shape[1] else query[0].T.diagonal()
+    assert (diagonal > 5).any()
+    assert (diagonal < 15).all()
+
+
+def test_weights_of_another_width_are_refused_and_select_is_named(tmp_path: Path) -> None:
+    text = SHORT[: SHORT.index("[schemes.conditioned]")] + STAGES.replace('take = "select"\n', "")
+    *_, small = runs(parse_recipe(text, "stages.toml"), tmp_path)
+    (outcome,) = small.outcomes()
+    assert outcome.status == "crashed"
+    assert "take = 'select'" in outcome.error
+
+
+def test_a_method_that_stores_nothing_of_its_own_is_loaded_too(tmp_path: Path) -> None:
+    text = SHORT[: SHORT.index("[schemes.conditioned]")] + '[schemes.norm]\ncondition = "qk_norm"\n'
+    first, second, _ = runs(parse_recipe(text + STAGES, "stages.toml"), tmp_path)
+    results = [{o.scheme: o.result for o in each.outcomes()} for each in (first, second)]
+    assert results[0] == results[1]
+    assert None not in results[0].values()
+
+
+def test_tuning_and_stages_do_not_mix() -> None:
+    with pytest.raises(WellcondError, match="tuning is of a training from the beginning"):
+        parse_recipe(SHORT + STAGES + "[tuning]\nlr = [1e-3, 1e-2]\n", "my.toml")
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("[tuning]\nlr = [0.0, 0.1]\n", "tuning.lr.0"),
+        ("[tuning]\nlr = [0.1, 0.1]\n", "different numbers"),
+        ("[rates]\ndefalt = 0.1\n", "rates: 'defalt' is none of the schemes"),
+        ('[schemes.shift]\ncondition = "shift"\nstrength = [1.0, 2.0]\n', "two are called 'shift 1'"),
+    ],
+)
+def test_values_that_would_be_ignored_are_refused(text: str, words: str) -> None:
+    with pytest.raises(WellcondError, match=words):
+        parse_recipe(TINY + text, "my.toml")
+
+
+def test_a_change_of_a_stage_that_is_not_there_is_refused() -> None:
+    with pytest.raises(WellcondError, match="no stage 'frist'; there are first, second, smaller"):
+        parse_recipe(SHORT + STAGES, "my.toml", stages={"frist": {"train": {"steps": 1}}})
+
+
+def test_a_scheme_added_before_another_leaves_its_runs_where_they_are(tmp_path: Path) -> None:
+    text = SHORT[: SHORT.index("[schemes.conditioned]")]
+    later = '[schemes.mimetic]\ninit = "mimetic"\n'
+    run_all(prepared(write(tmp_path, text + later), tmp_path / "out"), quiet)
+    before = metrics(tmp_path / "out")
+    added = prepared(write(tmp_path, text + '[schemes.conditioned]\ninit = "conditioned"\n' + later), tmp_path / "out")
+    assert [scheme.name for scheme, _ in added.left()] == ["conditioned"]
+    run_all(added, quiet)
+    assert before.items() <= metrics(tmp_path / "out").items()
+    assert [o.scheme for o in added.outcomes()] == ["default", "conditioned", "mimetic"]
+
+
+# ------------------------------------------------------------------------------------------------ averages and scales
+
+
+def test_an_average_has_the_statistics_of_batchnorm_too() -> None:
+    model = torch.nn.Sequential(torch.nn.Linear(2, 2), torch.nn.BatchNorm1d(2))
+    average = {name: tensor.clone() for name, tensor in averaged_tensors(model)}
+    assert {"0.weight", "1.running_mean", "1.running_var"} <= set(average)
+    assert "1.num_batches_tracked" not in average
+    model(torch.full((4, 2), 7.0) + torch.eye(4, 2))
+    moved = model[1].running_mean.clone()
+    with averaged(model, average):
+        assert torch.equal(model[1].running_mean, torch.zeros(2))
+    assert torch.equal(model[1].running_mean, moved)
+
+
+def test_the_scale_of_a_loss_is_restored() -> None:
+    model = torch.nn.Linear(2, 2)
+    optimizer = torch.optim.AdamW(model.parameters())
+    scaler = torch.amp.GradScaler("cpu", init_scale=8.0, growth_interval=2)
+    for _ in range(3):
+        scaler.scale(model(torch.ones(1, 2)).sum()).backward()
+        scaler.step(optimizer)
+        scaler.update()
+    fresh = torch.amp.GradScaler("cpu", init_scale=8.0, growth_interval=2)
+    again = torch.nn.Linear(2, 2)
+    Standing(again, torch.optim.AdamW(again.parameters()), None, {}, fresh).load_(
+        Standing(model, optimizer, None, {}, scaler).tensors()
+    )
+    assert scaler.state_dict()["scale"] == 16.0
+    assert fresh.state_dict() == scaler.state_dict()
+
+
+def test_a_result_that_is_no_number_is_none(tmp_path: Path) -> None:
+    folder = RunFolder(tmp_path / "run")
+    folder.describe(scheme="s", seed=0, status="finished", metric="pearson", higher_is_better=True, steps=1)
+    folder.measure("test", 1, pearson=float("nan"), other=2.0)
+    found = read_outcome(tmp_path / "run")
+    assert found.result is None
+    assert found.final == {"other": 2.0}

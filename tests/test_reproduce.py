@@ -168,6 +168,8 @@ def test_ours_is_the_last_stage_one_by_name_an_average_a_second_metric_or_minute
     assert ours({"cola": 1.0, "rte": 1.0, "average": 1.0}) == [(40.0, 60.0), (80.0, 90.0), (60.0, 75.0)]
     assert ours({"f1": 1.0}) == [(70.0, 50.0)]
     assert ours({"minutes": 1.0}) == [(200.0, 200.0)]
+    stages["cola"].pop()  # then only seed 0 has both
+    assert ours({"cola": 1.0, "rte": 1.0, "average": 1.0})[-1] == (60.0,)
     row = Row(where="ci-table5", label="row", source="here", values={"other": 1.0})
     assert beside(row, stages)[0].ours == ()
     assert beside(row, {})[0].ours == ()

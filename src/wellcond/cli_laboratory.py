@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from dataclasses import asdict
 from pathlib import Path
 from typing import Annotated, Any
@@ -64,11 +65,15 @@ def tune(
 ) -> None:
     """Find a learning rate for each scheme, on seeds that are not reported; write the recipe that has them."""
     lab = _laboratory()
-    where, folder = lab.Engine(engine, jobs, address, cpus), out or _folder(f"{recipe}-tuning")
+    where, folder = (
+        lab.Engine(engine, jobs, address, cpus),
+        out or _folder(recipe).with_name(f"{_folder(recipe).name}-tuning"),
+    )
     loaded = lab.load_recipe(recipe, **nested(settings or ()))
     rates = lab.tune_recipe(lab.with_tuning(loaded, lr and _numbers(lr)), folder, where)
     if lab.first_process():
-        typer.echo(f"{rates}\n\nwellcond compare {folder / 'tuned.toml'}")
+        tuned = shlex.join(["wellcond", "compare", f"{folder / 'tuned.toml'}", "--out", f"{_folder(recipe)}-tuned"])
+        typer.echo(f"{rates}\n\n{tuned}")
 
 
 def report(

@@ -112,6 +112,9 @@ def _hf_config(transformers: ModuleType, name: str, options: dict[str, Any]) -> 
     if name.endswith(".json"):
         _check_json(Path(name), known)
     elif name in known:
+        unknown = [option for option in options if not hasattr(transformers.AutoConfig.for_model(name), option)]
+        if unknown:
+            raise ModelNameError(f"the configuration of '{name}' has no '{unknown[0]}'")
         return transformers.AutoConfig.for_model(name, **options)
     try:
         return transformers.AutoConfig.from_pretrained(name, local_files_only=True, trust_remote_code=False, **options)

@@ -6,7 +6,6 @@ import copy
 import hashlib
 import re
 import warnings
-from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -14,7 +13,7 @@ from torch import nn
 
 import wellcond as wc
 from wellcond.errors import WellcondError
-from wellcond.lab.recipe import Recipe
+from wellcond.lab.recipe import ONLY_SCALE, Recipe
 from wellcond.lab.settings import Arm
 from wellcond.spectral.handle import Conditioning
 
@@ -75,10 +74,10 @@ def schemes_of(recipe: Recipe) -> list[Scheme]:
     ['conditioned', 'conditioned, scale only']
     """
     found = []
-    for name, arm in _swept(recipe):
+    for name, arm in recipe.arms():
         found.append(Scheme(name, arm))
         if arm.control:
-            found.append(Scheme(f"{name}, scale only", arm, control_of=name))
+            found.append(Scheme(f"{name}{ONLY_SCALE}", arm, control_of=name))
     return found
 
 
@@ -88,16 +87,6 @@ def check_schemes(recipe: Recipe, model: nn.Module) -> None:
         fresh = copy.deepcopy(model)
         scheme.initialise_(fresh, seed=0)
         scheme.condition_(fresh)
-
-
-def _swept(recipe: Recipe) -> Iterator[tuple[str, Arm]]:
-    for name, arm in recipe.schemes.items():
-        if isinstance(arm.strength, tuple):
-            yield from (
-                (f"{name} {strength:g}", arm.model_copy(update={"strength": strength})) for strength in arm.strength
-            )
-        else:
-            yield name, arm
 
 
 def _with_options(init: Any, options: dict[str, Any]) -> Any:

@@ -49,7 +49,9 @@ class Batches(Dataset[Parts]):
         found = []
         for number, part in enumerate(mine.tensor_split(settings.accumulate)):
             drawn = generator(self.seed, "prepare", step, number, self.process)
-            found.append((self.task.prepare(self._taken(part, step, place), drawn), len(part) / len(mine)))
+            # Gradients of processes are averaged, also where one has an example less than another.
+            share = len(part) * self.processes / len(chosen)
+            found.append((self.task.prepare(self._taken(part, step, place), drawn), share))
             place += len(part)
         return found
 

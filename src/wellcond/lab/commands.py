@@ -5,8 +5,10 @@ from __future__ import annotations
 from dataclasses import replace
 from pathlib import Path
 
-from wellcond.lab.compare import Experiment, first_process, prepare, wait_for_all
+from wellcond.errors import WellcondError
+from wellcond.lab.compare import Experiment, prepare
 from wellcond.lab.engine import Engine
+from wellcond.lab.processes import first_process, wait_for_all
 from wellcond.lab.recipe import Recipe, load_recipe, shipped, written
 from wellcond.lab.settings import Tuning
 from wellcond.lab.stages import stages_of
@@ -53,6 +55,10 @@ def compare_recipe(recipe: Recipe, out: Path, engine: Engine) -> dict[Path, Comp
 
 def tune_recipe(recipe: Recipe, out: Path, engine: Engine) -> Rates:
     """Find a learning rate for each scheme, and write the recipe with them as `tuned.toml`."""
+    if recipe.stages:
+        raise WellcondError(
+            "a recipe with stages is tuned stage by stage: write the one to tune as a recipe of its own"
+        )
     tuning = prepare(tuning_recipe(recipe), out)
     engine.run(tuning)
     wait_for_all()
@@ -67,8 +73,10 @@ def with_tuning(recipe: Recipe, lr: tuple[float, ...] | None) -> Recipe:
     """The recipe with learning rates to try, in place of its own."""
     if lr is None:
         return recipe
-    tuning = Tuning(lr=lr) if recipe.tuning is None else recipe.tuning.model_copy(update={"lr": lr})
-    return recipe.model_copy(update={"tuning": tuning})
+    seeds = Tuning(lr=lr).seeds if recipe.tuning is None else recipe.tuning.seeds
+    if set(seeds) & set(recipe.seeds):
+        raise WellcondError(f"tuning is on seeds {list(seeds)}, which are reported: write others as tuning.seeds")
+    return recipe.model_copy(update={"tuning": Tuning(lr=lr, seeds=seeds)})
 
 
 def _tuned(experiment: Experiment, engine: Engine) -> Experiment:

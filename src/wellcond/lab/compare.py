@@ -2,11 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
-import json
-import os
-import shlex
-import sys
 import traceback
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -14,23 +9,19 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from accelerate import PartialState
-from torch import nn
 
-import wellcond as wc
 from wellcond.errors import DataError, StorageError, WellcondError
 from wellcond.lab.arms import Scheme, check_schemes, schemes_of
 from wellcond.lab.augment import check as check_augment
-from wellcond.lab.environment import environment
+from wellcond.lab.claim import claim
 from wellcond.lab.folder import RunFolder, describe
-from wellcond.lab.models import check_fits, lab_model, monitor_inputs
+from wellcond.lab.models import check_fits, lab_model
 from wellcond.lab.outcome import Outcome, read_outcome
-from wellcond.lab.recipe import Recipe, load_recipe, with_steps, written
+from wellcond.lab.processes import ALONE, first_process, processes, wait_for_all
+from wellcond.lab.recipe import Recipe, load_recipe, with_steps
 from wellcond.lab.tasks import task as build_task
 from wellcond.lab.tasks.base import Task
 from wellcond.lab.train import Report, Run, train
-from wellcond.plain import to_json
-from wellcond.report.atomic import write_text
 
 DONE = ("finished", "diverged")  # a crashed run is tried again
 
@@ -52,6 +43,8 @@ class Experiment:
     def folder(self, scheme: Scheme, seed: int) -> Path:
         """Where a run is kept."""
         order = [s.name for s in schemes_of(self.recipe)].index(scheme.name)
+        for there in sorted(self.out.glob(f"runs/[0-9][0-9]-{scheme.folder}")):  # whatever was added before it since
+            return there / f"seed-{seed}"
         return self.out / "runs" / f"{order:02d}-{scheme.folder}" / f"seed-{seed}"
 
     def runs(self) -> Iterator[tuple[Scheme, int]]:
@@ -74,7 +67,8 @@ class Experiment:
 
     def rate(self, scheme: Scheme) -> float:
         """The peak of a scheme's learning rate: as tuned, as its own, or as everybody's."""
-        return self.recipe.rates.get(scheme.name) or scheme.arm.lr or self.recipe.train.lr
+        own = scheme.arm.lr if scheme.arm.lr is not None else self.recipe.train.lr
+        return self.recipe.rates.get(scheme.name, own)
 
     def outcomes(self) -> list[Outcome]:
         """What is there, in the recipe's order of schemes."""
@@ -88,12 +82,16 @@ def prepare(recipe: Recipe | str | Path, out: Path) -> Experiment:
     recipe, task = experiment.recipe, experiment.task
     model = lab_model(recipe.model.name, recipe.model.options, task, seed=0)
     check_fits(model, task, task.test[torch.arange(2)])
+    parts = processes() * recipe.train.accumulate
+    if recipe.train.batch < parts:
+        raise WellcondError(f"a batch of {recipe.train.batch} cannot be divided into {parts} parts: make it larger")
+    if recipe.train.sharding == "fsdp2" and processes() == 1:
+        raise WellcondError(ALONE)
     if recipe.augment is not None:
-        processes = int(os.environ.get("WORLD_SIZE", "1"))
-        check_augment(recipe.augment, task, recipe.train.batch, processes * recipe.train.accumulate)
+        check_augment(recipe.augment, task, recipe.train.batch, parts)
     check_schemes(recipe, model)
     if first_process():
-        _claim(out, recipe, task, model)
+        claim(out, recipe, task, model)
     wait_for_all()
     return experiment
 
@@ -117,14 +115,16 @@ def run_one(experiment: Experiment, scheme: Scheme, seed: int, report: Report = 
             arm=_written(scheme),
         )
     try:
-        return train(run, report)
+        with torch.random.fork_rng(devices=[]):
+            return train(run, report)
     except (StorageError, DataError):
         raise  # a full disk or a damaged image is nobody's result
     except Exception as error:
         last = traceback.extract_tb(error.__traceback__)[-1]
-        folder.describe(
-            status="crashed", error=f"{type(error).__name__}: {error} ({Path(last.filename).name}:{last.lineno})"
-        )
+        said = f"{type(error).__name__}: {error} ({Path(last.filename).name}:{last.lineno})"
+        if processes() > 1:  # the others wait for this one, and torchrun ends them with it
+            raise WellcondError(f"scheme '{scheme.name}', seed {seed}: {said}") from error
+        folder.describe(status="crashed", error=said)
         return "crashed"
 
 
@@ -134,82 +134,6 @@ def run_all(experiment: Experiment, watch: Callable[[Scheme, int], Report]) -> N
         run_one(experiment, scheme, seed, watch(scheme, seed))
 
 
-def first_process() -> bool:
-    """Whether this process writes: the only one, or the first of those that torchrun or accelerate started."""
-    return int(os.environ.get("RANK", "0")) == 0
-
-
-def wait_for_all() -> None:
-    """Until every process is here, if there are several: the first has claimed the folder that the others write in."""
-    if int(os.environ.get("WORLD_SIZE", "1")) > 1:
-        PartialState(cpu=not torch.cuda.is_available()).wait_for_everyone()
-
-
 def _written(scheme: Scheme) -> dict[str, Any]:
     """An arm as it is kept: what differs from the defaults, so that a later version's options change nothing."""
-    return scheme.arm.model_dump(mode="json", exclude_defaults=True)
-
-
-def _claim(out: Path, recipe: Recipe, task: Task, model: nn.Module) -> None:
-    """Make the folder this recipe's, or see that it is: runs of two recipes are not mixed."""
-    try:
-        out.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise WellcondError(f"the folder '{out}' cannot be made: {error}") from None
-    mark, own = out / "comparison.json", _fingerprint(recipe)
-    if mark.exists() and _fingerprint_of(mark) != own:
-        raise WellcondError(
-            f"'{out}' holds the runs of another recipe (see {out / 'recipe.toml'}): give another --out, or delete it"
-        )
-    if not mark.exists() and any(out.iterdir()):
-        raise WellcondError(f"'{out}' is not empty and holds no comparison: give another --out")
-    write_text(out / "recipe.toml", written(recipe))
-    about = {
-        "fingerprint": own,
-        "title": recipe.title or f"{recipe.model.name} on {task.name}",
-        "command": shlex.join(["wellcond", *sys.argv[1:]])
-        if Path(sys.argv[0]).stem in ("wellcond", "__main__")
-        else "",
-        **environment(),
-        "task": {
-            "name": task.name,
-            "description": task.description,
-            "metric": task.metric,
-            "higher_is_better": task.higher_is_better,
-        },
-        "model": recipe.model.name,
-        "parameters": sum(p.numel() for p in model.parameters()),
-        "baseline": recipe.baseline,
-        "diagram": _diagram(model, task),
-    }
-    write_text(mark, to_json(about) + "\n")
-
-
-def _fingerprint(recipe: Recipe) -> str:
-    """What makes a run what it is; more seeds or schemes are still the same comparison."""
-    apart = {"title", "seeds", "schemes", "baseline", "rates", "tuning"}  # each run knows its scheme and its rate
-    kept = recipe.model_dump(mode="json", exclude=apart, exclude_defaults=True)
-    return hashlib.sha256(to_json(kept).encode()).hexdigest()[:16]
-
-
-def _fingerprint_of(path: Path) -> str:
-    try:
-        return str(json.loads(path.read_text())["fingerprint"])
-    except (OSError, ValueError, KeyError) as error:
-        raise WellcondError(f"'{path}' cannot be read ({error}): give another --out") from None
-
-
-def _diagram(model: nn.Module, task: Task) -> dict[str, Any] | None:
-    """The arguments of the model's own diagram, where the theory has it."""
-    try:
-        spot = wc.locate(model, monitor_inputs(task.test[torch.arange(2)]))
-    except WellcondError:
-        return None
-    first = spot.layers[0]
-    return {
-        "depth": len(spot.layers),
-        "tokens": max(2, round(first.tokens)),
-        "norm": first.norm,
-        "mlp_gain": list(first.mlp_gain),
-        "cosine": max(0.0, first.cosine_read),
-    }
+    return scheme.arm.model_dump(mode="json", exclude_defaults=True, exclude={"control"})

@@ -9,7 +9,8 @@ from typing import Self
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextColumn, TimeRemainingColumn
 
-from wellcond.lab.compare import Experiment, first_process
+from wellcond.lab.compare import Experiment
+from wellcond.lab.processes import first_process
 
 
 class Display:

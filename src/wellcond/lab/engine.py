@@ -10,6 +10,7 @@ from wellcond.lab.cluster import run_on_ray
 from wellcond.lab.compare import Experiment, run_all
 from wellcond.lab.display import Display
 from wellcond.lab.jobs import run_jobs
+from wellcond.lab.processes import processes
 from wellcond.lab.train import Report
 
 
@@ -37,6 +38,11 @@ class Engine:
         if self.name == "ray" and self.jobs > 1:
             raise WellcondError(
                 "--jobs is for this machine: with --engine ray the cluster's processors decide, see --cpus"
+            )
+
+        if processes() > 1 and (self.jobs > 1 or self.name == "ray"):
+            raise WellcondError(
+                "torchrun's processes share each run: --jobs and --engine ray are for runs of one process"
             )
 
     def run(self, experiment: Experiment) -> None:

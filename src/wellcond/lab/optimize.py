@@ -33,14 +33,21 @@ def steer_(optimizer: torch.optim.Optimizer, step: int, lr: float, settings: Tra
             group["momentum"] = first
 
 
+def averaged_tensors(model: nn.Module) -> Iterator[tuple[str, Tensor]]:
+    """What an average of a model is of: its parameters, and statistics such as those of BatchNorm."""
+    for name, tensor in (*model.named_parameters(), *model.named_buffers()):
+        if tensor.is_floating_point():
+            yield name, tensor.detach()
+
+
 @contextmanager
 def averaged(model: nn.Module, average: dict[str, Tensor]) -> Iterator[None]:
     """The averaged weights for a moment, where there are some."""
     if not average:
         yield
         return
-    own = dict(model.named_parameters())
-    kept = {name: own[name].detach().clone() for name in average}
+    own = dict(averaged_tensors(model))
+    kept = {name: own[name].clone() for name in average}
     with torch.no_grad():
         for name, tensor in average.items():
             own[name].copy_(tensor)

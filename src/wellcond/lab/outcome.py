@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -50,7 +51,8 @@ class Outcome:
     @property
     def result(self) -> float | None:
         """The final test metric; None where the run did not finish."""
-        return self.test[-1][1] if self.status == "finished" and self.test else None
+        last = self.test[-1][1] if self.status == "finished" and self.test else None
+        return last if last is not None and math.isfinite(last) else None
 
 
 def read_outcome(folder: Path) -> Outcome:
@@ -71,8 +73,9 @@ def read_outcome(folder: Path) -> Outcome:
         metric=described["metric"],
         higher_is_better=described["higher_is_better"],
         steps=described["steps"],
-        train=tuple((line["step"], line["loss"]) for line in metrics if line["kind"] == "train"),
-        test=tuple((line["step"], line[described["metric"]]) for line in metrics if line["kind"] == "test"),
+        # What is no number is a word in JSON.
+        train=tuple((line["step"], float(line["loss"])) for line in metrics if line["kind"] == "train"),
+        test=tuple((line["step"], float(line[described["metric"]])) for line in metrics if line["kind"] == "test"),
         monitor=tuple(line for line in metrics if line["kind"] == "monitor"),
         seconds=sum(line["seconds"] for line in timings if line["kind"] == "train"),
         start=described.get("start", {}),
@@ -82,7 +85,8 @@ def read_outcome(folder: Path) -> Outcome:
 
 def _final(metrics: list[dict[str, Any]]) -> dict[str, float]:
     tests = [line for line in metrics if line["kind"] == "test"]
-    return {name: value for name, value in tests[-1].items() if name not in ("kind", "step")} if tests else {}
+    found = {name: float(value) for name, value in (tests[-1] if tests else {}).items() if name not in ("kind", "step")}
+    return {name: value for name, value in found.items() if math.isfinite(value)}
 
 
 def read_outcomes(folder: Path) -> list[Outcome]:

@@ -1,11 +1,33 @@
-"""One model over several processes: weights and optimizer sharded, block by block."""
+"""Several processes: which of them this is, and one model over all of them, sharded block by block."""
 
 from __future__ import annotations
 
+import os
+
+import torch
+from accelerate import PartialState
 from torch import nn
 
 import wellcond as wc
 from wellcond.errors import WellcondError
+
+ALONE = "sharding = 'fsdp2' needs several processes: torchrun --nproc-per-node N -m wellcond …"
+
+
+def first_process() -> bool:
+    """Whether this process writes: the only one, or the first of those that torchrun or accelerate started."""
+    return int(os.environ.get("RANK", "0")) == 0
+
+
+def processes() -> int:
+    """How many torchrun or accelerate started."""
+    return int(os.environ.get("WORLD_SIZE", "1"))
+
+
+def wait_for_all() -> None:
+    """Until every process is here, if there are several: the first has claimed the folder that the others write in."""
+    if processes() > 1:
+        PartialState(cpu=not torch.cuda.is_available()).wait_for_everyone()
 
 
 def shard_(model: nn.Module) -> None:
@@ -17,7 +39,7 @@ def shard_(model: nn.Module) -> None:
     from torch.distributed.fsdp import fully_shard
 
     if not distributed.is_initialized():
-        raise WellcondError("sharding = 'fsdp2' needs several processes: torchrun --nproc-per-node N -m wellcond …")
+        raise WellcondError(ALONE)
     for name in blocks(model):
         fully_shard(model.get_submodule(name))
     fully_shard(model)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import difflib
 import tomllib
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from importlib import resources
 from pathlib import Path
 from typing import Any
@@ -14,6 +14,8 @@ from pydantic import BaseModel, Field, ValidationError, field_validator, model_v
 
 from wellcond.errors import WellcondError
 from wellcond.lab.settings import Arm, Augment, Looking, Named, Part, Stage, Training, Tuning, Weights
+
+ONLY_SCALE = ", scale only"  # the name of a control, behind that of its scheme
 
 
 class Recipe(Part):
@@ -60,13 +62,31 @@ class Recipe(Part):
 
     @model_validator(mode="after")
     def _consistent(self) -> Recipe:
-        if self.baseline not in self.schemes:
-            raise ValueError(f"baseline is one of the schemes {', '.join(self.schemes)}; got '{self.baseline}'")
+        names = [name for name, _ in self.arms()]
+        twice = {name for name in names if names.count(name) > 1}
+        if twice:
+            raise ValueError(f"schemes: two are called '{twice.pop()}'")
+        if self.baseline not in names:
+            raise ValueError(f"baseline is one of the schemes {', '.join(names)}; got '{self.baseline}'")
+        unknown = [name for name in self.rates if name.removesuffix(ONLY_SCALE) not in names]
+        if unknown:
+            raise ValueError(f"rates: '{unknown[0]}' is none of the schemes {', '.join(names)}")
         if len(set(self.seeds)) < len(self.seeds):
             raise ValueError(f"seeds are different numbers, got {list(self.seeds)}")
         if self.tuning and set(self.tuning.seeds) & set(self.seeds):
             raise ValueError("tuning.seeds are not among seeds: what was tuned on is not reported")
+        if self.tuning and (self.stages or self.weights):
+            raise ValueError("tuning is of a training from the beginning: leave out stages and weights, or tuning")
         return self
+
+    def arms(self) -> Iterator[tuple[str, Arm]]:
+        """The schemes, one for each strength of those that have several."""
+        for name, arm in self.schemes.items():
+            if isinstance(arm.strength, tuple):
+                for strength in arm.strength:
+                    yield f"{name} {strength:g}", arm.model_copy(update={"strength": strength})
+            else:
+                yield name, arm
 
 
 def shipped() -> dict[str, str]:
@@ -116,11 +136,8 @@ def parse_recipe(text: str, name: str, **changes: Any) -> Recipe:
         data = tomllib.loads(text)
     except tomllib.TOMLDecodeError as error:
         raise WellcondError(f"{name} is not TOML: {error}") from None
-    for part in ("task", "model"):  # a bare name is enough
-        if isinstance(data.get(part), str):
-            data[part] = {"name": data[part]}
     try:
-        return Recipe.model_validate(merged(data, changes))
+        return Recipe.model_validate(named_parts(merged(named_parts(data), changes)))
     except ValidationError as error:
         first, *others = error.errors(include_url=False)
         where = ".".join(map(str, first["loc"]))
@@ -129,6 +146,18 @@ def parse_recipe(text: str, name: str, **changes: Any) -> Recipe:
         more = f" (and {len(others)} more)" if others else ""
         message = first["msg"].removeprefix("Value error, ").replace("Extra inputs are not permitted", "no such key")
         raise WellcondError(f"{name}: {where + ': ' if where else ''}{message}{got}{allowed}{more}") from None
+
+
+def named_parts(data: Mapping[str, Any]) -> dict[str, Any]:
+    """A recipe in which a task or model that is a bare name is a table with it, in stages too.
+
+    >>> named_parts({"task": "digits", "seeds": [0]})
+    {'task': {'name': 'digits'}, 'seeds': [0]}
+    """
+    found = {key: {"name": v} if key in ("task", "model") and isinstance(v, str) else v for key, v in data.items()}
+    if isinstance(found.get("stages"), list):
+        found["stages"] = [named_parts(stage) if isinstance(stage, dict) else stage for stage in found["stages"]]
+    return found
 
 
 def merged(data: Mapping[str, Any], changes: Mapping[str, Any]) -> dict[str, Any]:
@@ -144,7 +173,11 @@ def merged(data: Mapping[str, Any], changes: Mapping[str, Any]) -> dict[str, Any
     for key, value in changes.items():
         old = found.get(key)
         if key == "stages" and isinstance(old, list) and isinstance(value, Mapping):
-            found[key] = [merged(stage, value.get(stage["name"], {})) for stage in old]
+            names = [stage.get("name") for stage in old]
+            for name in value:
+                if name not in names:
+                    raise WellcondError(f"there is no stage '{name}'; there are {', '.join(map(str, names))}")
+            found[key] = [merged(stage, value.get(stage.get("name"), {})) for stage in old]
         elif isinstance(old, Mapping) and isinstance(value, Mapping):
             found[key] = merged(old, value)
         else:

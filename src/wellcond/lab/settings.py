@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, model_validator
+from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
 
 
 class Part(BaseModel):
@@ -88,7 +88,7 @@ class Training(Part):
     batch: int = Field(64, ge=1)
     lr: float = Field(1e-3, gt=0)
     schedule: Literal["cosine", "constant", "linear", "one-cycle", "steps"] = "cosine"
-    milestones: tuple[float, ...] = ()
+    milestones: tuple[Annotated[float, Field(gt=0, lt=1)], ...] = ()
     warmup: float = Field(0.1, ge=0, le=1)
     first_lr: float = Field(0.0, ge=0)
     final_lr: float = Field(0.0, ge=0)
@@ -163,8 +163,14 @@ class Looking(Part):
 class Tuning(Part):
     """Learning rates to try for each scheme, on seeds that are not reported."""
 
-    lr: tuple[float, ...] = Field(min_length=2)
+    lr: tuple[Annotated[float, Field(gt=0)], ...] = Field(min_length=2)
     seeds: tuple[int, ...] = Field((1000,), min_length=1)
+
+    @model_validator(mode="after")
+    def _different(self) -> Tuning:
+        if len(set(self.lr)) < len(self.lr) or len(set(self.seeds)) < len(self.seeds):
+            raise ValueError("lr and seeds are different numbers")
+        return self
 
 
 class Weights(Part):
@@ -201,3 +207,8 @@ class Stage(Part):
     train: dict[str, Any] = {}
     augment: Augment | None = None
     monitor: Looking | None = None
+
+    @field_validator("augment", "monitor", mode="before")
+    @classmethod
+    def _off(cls, value: Any) -> Any:
+        return None if value is False else value

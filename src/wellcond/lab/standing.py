@@ -27,12 +27,14 @@ class Standing:
         optimizer: and by what.
         conditioning: the handle of `wc.condition_`, which remembers what rounding would lose.
         average: of the weights, if one is kept.
+        scaler: of the loss, where training is in float16 on a GPU.
     """
 
     model: nn.Module
     optimizer: Any
     conditioning: Conditioning | None
     average: dict[str, Tensor]
+    scaler: Any = None
 
     def tensors(self) -> dict[str, Tensor]:
         """All of it, by name, gathered if it is sharded: every process calls."""
@@ -40,6 +42,8 @@ class Standing:
         for index, state in self.optimizer.state_dict()["state"].items():
             found |= {f"optimizer.{index}.{name}": full(torch.as_tensor(value)) for name, value in state.items()}
         found |= {f"average.{name}": full(tensor) for name, tensor in self.average.items()}
+        scale = self.scaler.state_dict() if self.scaler is not None else {}
+        found |= {f"scaler.{name}": torch.tensor(value, dtype=torch.float64) for name, value in scale.items()}
         if self.conditioning is not None:
             own: dict[str, Tensor] = {}
             text = json.dumps(split_state(self.conditioning.state_dict(), "", own))
@@ -64,6 +68,11 @@ class Standing:
         self.optimizer.load_state_dict({"state": state, "param_groups": self.optimizer.state_dict()["param_groups"]})
         for name, tensor in parts.get("average", {}).items():
             assign_(self.average[name], tensor)
+        if self.scaler is not None and "scaler" in parts:
+            known = self.scaler.state_dict()
+            self.scaler.load_state_dict(
+                {name: type(known[name])(value.item()) for name, value in parts["scaler"].items()}
+            )
         if self.conditioning is not None:
             text = bytes(parts["text"][""].tolist()).decode()
             self.conditioning.load_state_dict(join_state(json.loads(text), parts.get("conditioning", {})))

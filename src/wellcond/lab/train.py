@@ -19,7 +19,7 @@ from wellcond.lab.arms import Scheme
 from wellcond.lab.batches import Batches, Parts
 from wellcond.lab.folder import RunFolder, sound
 from wellcond.lab.models import feed, lab_model, monitor_inputs
-from wellcond.lab.optimize import averaged, optimizer_for, steer_
+from wellcond.lab.optimize import averaged, averaged_tensors, optimizer_for, steer_
 from wellcond.lab.order import generator
 from wellcond.lab.processes import shard_
 from wellcond.lab.recipe import Recipe
@@ -27,7 +27,7 @@ from wellcond.lab.record import Record
 from wellcond.lab.settings import Training
 from wellcond.lab.standing import Standing, resume_
 from wellcond.lab.tasks.base import Batch, Task
-from wellcond.lab.weights import kept_weights, load_, select_, whole_state
+from wellcond.lab.weights import fitting, kept_weights, put_, selected, whole_state
 from wellcond.spectral.handle import Conditioning
 
 DTYPES = {"float32": torch.float32, "float64": torch.float64}
@@ -75,8 +75,8 @@ def train(run: Run, report: Report = lambda step, loss: None) -> str:
     optimizer = optimizer_for(model, run.lr, settings)
     if conditioning is not None:
         conditioning.attach(optimizer)
-    average = {n: p.detach().clone() for n, p in model.named_parameters()} if settings.ema else {}
-    standing = Standing(model, optimizer, conditioning, average)
+    average = {name: tensor.clone() for name, tensor in averaged_tensors(model)} if settings.ema else {}
+    standing = Standing(model, optimizer, conditioning, average, accelerator.scaler)
     start = resume_(run.folder.path, standing)
     record.from_(start)
     wrapped: Any = torch.compile(model) if settings.compile else model
@@ -93,8 +93,8 @@ def train(run: Run, report: Report = lambda step, loss: None) -> str:
         torch.manual_seed(generator(run.seed, "dropout", step, accelerator.process_index).initial_seed())
         loss = _update(run, wrapped, prepared, accelerator, parts)
         total, since, done = total + accelerator.reduce(loss, "mean"), since + 1, step + 1
-        for name, parameter in model.named_parameters() if average else ():
-            average[name].lerp_(parameter.detach(), 1 - (settings.ema or 0.0))
+        for name, tensor in averaged_tensors(model) if average else ():
+            average[name].lerp_(tensor, 1 - (settings.ema or 0.0))
         if done % settings.log_every == 0 or done == settings.steps:
             mean = float(total) / since
             if not sound(mean):
@@ -129,12 +129,13 @@ def _begin(run: Run) -> tuple[nn.Module, Conditioning | None]:
     kept = kept_weights(weights, run.scheme, run.seed) if weights else None
     if kept is None:
         run.scheme.initialise_(model, run.seed)
-    elif weights is not None and weights.take == "select":
-        select_(model, kept)
-    # Before W + C is rounded.
-    conditioning = run.scheme.condition_(model.to(DTYPES[run.recipe.train.dtype]))
-    if kept is not None and weights is not None and weights.take == "load":
-        load_(model, conditioning, kept, weights.under)
+    model.to(DTYPES[run.recipe.train.dtype])  # before W + C is rounded
+    if kept is None or weights is None:
+        return model, run.scheme.condition_(model)
+    # What was kept is what the other model computed with, W + C, so it is put in place when the model is conditioned.
+    found = selected(model, kept) if weights.take == "select" else fitting(model, kept, weights.under)
+    conditioning = run.scheme.condition_(model)
+    put_(model, conditioning, found)
     return model, conditioning
 
 

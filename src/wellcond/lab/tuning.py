@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from wellcond.errors import WellcondError
 from wellcond.lab.arms import schemes_of
 from wellcond.lab.outcome import Outcome
-from wellcond.lab.recipe import Recipe
+from wellcond.lab.recipe import ONLY_SCALE, Recipe
 from wellcond.tables import table
 
 
@@ -20,11 +20,13 @@ class Rates:
         metric: that it is judged by.
         higher_is_better: whether more of it is better.
         found: by scheme and learning rate, the mean of the metric over the seeds; None where a run did not finish.
+        errors: why, of the first such run of a scheme.
     """
 
     metric: str
     higher_is_better: bool
     found: Mapping[str, Mapping[float, float | None]]
+    errors: Mapping[str, str]
 
     def best(self) -> dict[str, float]:
         """The learning rate of each scheme; of two as good the lower."""
@@ -33,7 +35,8 @@ class Rates:
             known = {lr: value for lr, value in tried.items() if value is not None}
             if not known:
                 rates = ", ".join(f"{lr:g}" for lr in tried)
-                raise WellcondError(f"the scheme '{scheme}' finished at none of {rates}: give lower ones in [tuning]")
+                why = self.errors.get(scheme, "no number was measured")
+                raise WellcondError(f"the scheme '{scheme}' finished at none of the learning rates {rates}: {why}")
             sign = -1 if self.higher_is_better else 1
             chosen[scheme] = min(known, key=lambda lr: (sign * known[lr], lr))
         return chosen
@@ -78,14 +81,18 @@ def rates_of(recipe: Recipe, outcomes: Iterable[Outcome]) -> Rates:
     runs = list(outcomes)
     assert recipe.tuning is not None
     found: dict[str, dict[float, float | None]] = {}
+    errors: dict[str, str] = {}
     for scheme in schemes_of(recipe):
         for lr in recipe.tuning.lr:
             name = _at(scheme.control_of or scheme.name, lr)
-            tried = [run.result for run in runs if (run.scheme, run.control_of) == _named(name, scheme.control_of)]
-            known = [value for value in tried if value is not None]
+            tried = [run for run in runs if (run.scheme, run.control_of) == _named(name, scheme.control_of)]
+            known = [run.result for run in tried if run.result is not None]
+            for run in tried:
+                if run.error:
+                    errors.setdefault(scheme.name, run.error)
             whole = len(known) == len(recipe.tuning.seeds)
             found.setdefault(scheme.name, {})[lr] = sum(known) / len(known) if whole else None
-    return Rates(runs[0].metric, runs[0].higher_is_better, found)
+    return Rates(runs[0].metric, runs[0].higher_is_better, found, errors)
 
 
 def _at(name: str, lr: float) -> str:
@@ -93,7 +100,7 @@ def _at(name: str, lr: float) -> str:
 
 
 def _named(name: str, control_of: str | None) -> tuple[str, str | None]:
-    return (name, None) if control_of is None else (f"{name}, scale only", name)
+    return (name, None) if control_of is None else (f"{name}{ONLY_SCALE}", name)
 
 
 def _cell(value: float | None, *, chosen: bool) -> str:

@@ -13,6 +13,7 @@ import wellcond as wc
 from wellcond.attention.storage import full
 from wellcond.errors import WellcondError
 from wellcond.lab.arms import Scheme
+from wellcond.lab.folder import describe
 from wellcond.lab.settings import Weights
 from wellcond.report.atomic import write_bytes
 from wellcond.spectral.handle import Conditioning
@@ -33,46 +34,51 @@ def keep_weights(folder: Path, state: Mapping[str, Tensor]) -> None:
 
 def kept_weights(weights: Weights, scheme: Scheme, seed: int) -> Path:
     """The file of the same scheme and seed in another comparison."""
-    found = sorted(Path(weights.runs).glob(f"runs/*-{scheme.folder}/seed-{seed}/{NAME}"))
-    if not found:
-        raise WellcondError(
-            f"'{weights.runs}' keeps no weights of the scheme '{scheme.name}' with seed {seed}: run it with "
-            "keep = true in [train], with the same schemes and seeds"
-        )
-    return found[0]
+    runs = sorted(Path(weights.runs).glob(f"runs/*-{scheme.folder}/seed-{seed}"))
+    for run in runs:
+        if (run / NAME).exists():
+            return run / NAME
+    status = describe(runs[0]).get("status") if runs else None
+    way = "run it with keep = true in [train], with the same schemes and seeds"
+    why = f"its run there {status}" if status in ("diverged", "crashed") else way
+    raise WellcondError(f"'{weights.runs}' keeps no weights of the scheme '{scheme.name}' with seed {seed}: {why}")
 
 
-def select_(model: nn.Module, path: Path) -> None:
-    """Take a small model's weights from those of a larger one (Xu et al. 2024)."""
+def selected(model: nn.Module, path: Path) -> dict[str, Tensor]:
+    """A small model's weights from those of a larger one (Xu et al. 2024); the rest is as it was."""
     wc.init_(model, "weight_selection", teacher=str(path))
+    return {name: tensor.clone() for name, tensor in model.state_dict().items()}
 
 
-def load_(model: nn.Module, conditioning: Conditioning | None, path: Path, under: str) -> int:
-    """Load the tensors of the same name and shape, and say how many; the rest of the model stays fresh.
+def fitting(model: nn.Module, path: Path, under: str) -> dict[str, Tensor]:
+    """The tensors of a file that have the same name and shape in the model; what it has beside them stays fresh.
 
     Args:
-        model: to load into.
-        conditioning: its handle; what was kept is what the other model computed with, so W is that without C.
+        model: to be loaded into.
         path: the file.
-        under: the part of the model that they are for.
+        under: the part of the model that they are for; all of its attention must be there.
     """
     try:
         found = load(path.read_bytes())
     except (OSError, SafetensorError) as error:
         raise WellcondError(f"the weights '{path}' cannot be read: {error}") from None
     prefix, own = f"{under}." if under else "", model.state_dict()
-    fitting = {
-        prefix + name: tensor
-        for name, tensor in found.items()
-        if prefix + name in own and own[prefix + name].shape == tensor.shape
-    }
-    if not fitting:
-        raise WellcondError(
-            f"no tensor of '{path}' ({next(iter(found), 'empty')}, …) fits this model ({next(iter(own), 'empty')}, …): "
-            "say which part of it they are for with `under`"
-        )
-    if conditioning is None:
-        model.load_state_dict({**own, **fitting})
+    named = {prefix + name: tensor for name, tensor in found.items()}
+    fit = {name: tensor for name, tensor in named.items() if name in own and own[name].shape == tensor.shape}
+    for layer in wc.attention_layers(model):
+        if layer.name.startswith(prefix) and not any(name.startswith(f"{layer.name}.") for name in fit):
+            other = next((f"{name} {tuple(t.shape)}" for name, t in named.items() if layer.name in name), "nothing")
+            raise WellcondError(
+                f"no weights for '{layer.name}' are in '{path}', which has {other} there: a model of another width "
+                "takes them with take = 'select', a part of a larger one by `under`"
+            )
+    return fit
+
+
+def put_(model: nn.Module, conditioning: Conditioning | None, found: Mapping[str, Tensor]) -> None:
+    """Have a model compute with these weights, also if it is conditioned: W is then what is left without C."""
+    whole = {**model.state_dict(), **found}
+    if conditioning is None or type(conditioning).load_weights_ is Conditioning.load_weights_:
+        model.load_state_dict(whole)  # such a method corrects no stored weight
     else:
-        conditioning.load_weights_({**own, **fitting})
-    return len(fitting)
+        conditioning.load_weights_(whole)

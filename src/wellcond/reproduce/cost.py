@@ -31,6 +31,7 @@ class Cost:
         saved: bytes that one example keeps for the way back, in float32.
         steps: updates.
         batch: examples of an update.
+        accumulate: parts that a device takes them in.
         runs: schemes × seeds.
     """
 
@@ -39,6 +40,7 @@ class Cost:
     saved: float | None
     steps: int
     batch: int
+    accumulate: int
     runs: int
 
     @property
@@ -52,7 +54,7 @@ class Cost:
 
     def gigabytes(self, devices: int, *, sharded: bool, half: bool) -> float:
         """Of each device: `16 · parameters` bytes, divided if they are sharded, and what its examples keep."""
-        kept = (self.saved or 0.0) * self.batch / devices * (0.5 if half else 1.0)
+        kept = (self.saved or 0.0) * self.batch / self.accumulate / devices * (0.5 if half else 1.0)
         return (STATE * self.parameters / (devices if sharded else 1) + kept) / 1e9
 
 
@@ -72,7 +74,8 @@ def cost_of(recipe: Recipe, task: Task, runs: int) -> Cost:
     with torch.device("meta"):
         model = lab_model(recipe.model.name, recipe.model.options, task, seed=0)
     forward, saved = _counted(model, example(task))
-    return Cost(parameters(model), forward, saved, recipe.train.steps, recipe.train.batch, runs)
+    train = recipe.train
+    return Cost(parameters(model), forward, saved, train.steps, train.batch, train.accumulate, runs)
 
 
 def parameters(model: nn.Module) -> int:

@@ -10,7 +10,7 @@ from typing import Any, Literal
 from pydantic import Field, ValidationError, model_validator
 
 from wellcond.errors import WellcondError
-from wellcond.lab.recipe import Recipe, merged
+from wellcond.lab.recipe import Recipe, merged, named_parts
 from wellcond.lab.settings import Part
 
 PAPERS = {"ci": "Conditioned Initialization", "sc": "Spectral Conditioning"}
@@ -98,11 +98,9 @@ def load_entry(name: str, changes: Mapping[str, Any] | None = None) -> Entry:
     text = (resources.files("wellcond.reproduce") / "recipes" / f"{name}.toml").read_text()
     data = tomllib.loads(text)
     published = data.pop("published", {})
-    for part in ("task", "model"):
-        if isinstance(data.get(part), str):
-            data[part] = {"name": data[part]}
     try:
-        return Entry(name=name, recipe=Recipe.model_validate(merged(data, changes or {})), published=published)
+        recipe = Recipe.model_validate(named_parts(merged(named_parts(data), changes or {})))
+        return Entry(name=name, recipe=recipe, published=published)
     except ValidationError as error:
         first = error.errors(include_url=False)[0]
         raise WellcondError(f"{name}.toml: {'.'.join(map(str, first['loc']))}: {first['msg']}") from None

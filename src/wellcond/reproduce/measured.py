@@ -45,26 +45,26 @@ def beside(row: Row, stages: Mapping[str, Iterable[Outcome]]) -> list[Beside]:
         for name, published in named.items():
             spread = spreads.get(name) if isinstance(spreads, dict) else spreads
             label = f"{row.label}, {name}" if name else row.label
-            ours = tuple(row.scale * value for value in _ours(name, list(named), scheme, runs))
+            ours = tuple(row.scale * value for value in _ours(name, list(named), scheme, runs).values())
             found.append(Beside(label, scheme, published, spread, ours))
     return found
 
 
-def _ours(name: str, names: list[str], scheme: str, runs: Mapping[str, list[Outcome]]) -> list[float]:
-    """By seed: a stage's metric, one of the last stage's, their mean, or minutes."""
+def _ours(name: str, names: list[str], scheme: str, runs: Mapping[str, list[Outcome]]) -> dict[int, float]:
+    """By seed: a stage's metric, one of the last stage's, their mean where a seed has all, or minutes."""
     if not runs:
-        return []
+        return {}
     if name == "average":
         columns = [_ours(other, names, scheme, runs) for other in names if other != "average"]
-        whole = columns and all(len(column) == len(columns[0]) for column in columns)
-        return [statistics.fmean(values) for values in zip(*columns, strict=True)] if whole else []
+        whole = set.intersection(*map(set, columns))
+        return {seed: statistics.fmean(column[seed] for column in columns) for seed in sorted(whole)}
     stage = runs.get(name, list(runs.values())[-1])
-    done = [outcome for outcome in stage if outcome.scheme == scheme and outcome.result is not None]
+    done = {o.seed: o for o in stage if o.scheme == scheme and o.result is not None}
     if name == "minutes":
-        return [outcome.seconds / 60 for outcome in done]
+        return {seed: outcome.seconds / 60 for seed, outcome in done.items()}
     if not name or name in runs:
-        return [outcome.result for outcome in done if outcome.result is not None]
-    return [outcome.final[name] for outcome in done if name in outcome.final]
+        return {seed: outcome.result for seed, outcome in done.items() if outcome.result is not None}
+    return {seed: outcome.final[name] for seed, outcome in done.items() if name in outcome.final}
 
 
 def beside_text(rows: Iterable[Beside], ours: str = "ours") -> str:

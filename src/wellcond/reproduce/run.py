@@ -8,9 +8,10 @@ from typing import Any
 
 from wellcond.errors import WellcondError
 from wellcond.lab.arms import schemes_of
-from wellcond.lab.commands import Engine, compare_recipe, first_process
+from wellcond.lab.commands import Engine, compare_recipe
 from wellcond.lab.compare import Experiment
 from wellcond.lab.outcome import Outcome, read_outcomes
+from wellcond.lab.processes import first_process, wait_for_all
 from wellcond.lab.recipe import Recipe, merged
 from wellcond.lab.settings import Named
 from wellcond.lab.stages import stages_of
@@ -150,9 +151,10 @@ def _smoke(entry: Entry, out: Path, changes: Mapping[str, Any]) -> Recipe:
     """The same recipe in small, on made-up data that are written first."""
     recipe = _few_steps(load_entry(entry.name, merged(entry.published.smoke, changes)).recipe)
     data = out / "data"
-    for task in _tasks(recipe):
+    for task in _tasks(recipe) if first_process() else ():
         if "folder" in task.options and not (data / task.options["folder"]).exists():
             write_made_up(task.name, data / task.options["folder"], task.options)
+    wait_for_all()
     return _with_tokenizers(with_data(recipe, data))
 
 

@@ -56,6 +56,9 @@ def lab_model(name: str, options: Mapping[str, Any], task: Task, seed: int) -> n
 
 
 def _built(name: str, options: Mapping[str, Any], task: Task, seed: int) -> nn.Module:
+    reserved = {"seed", "device"} & options.keys()
+    if reserved:
+        raise WellcondError(f"model '{name}' takes no {reserved.pop()} here: the laboratory gives it one")
     if name not in BUILT_IN:
         return wc.build_model(name, seed=seed, **fitting(name, options, task))
     build, kinds = BUILT_IN[name]

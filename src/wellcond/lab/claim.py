@@ -1,0 +1,96 @@
+"""A folder belongs to one recipe: what is written into it first, and compared with it ever after."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import shlex
+import sys
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import nn
+
+import wellcond as wc
+from wellcond.errors import WellcondError
+from wellcond.lab.environment import environment
+from wellcond.lab.models import monitor_inputs
+from wellcond.lab.recipe import Recipe, written
+from wellcond.lab.tasks.base import Task
+from wellcond.plain import to_json
+from wellcond.report.atomic import write_text
+
+
+def claim(out: Path, recipe: Recipe, task: Task, model: nn.Module) -> None:
+    """Make the folder this recipe's, or see that it is: runs of two recipes are not mixed."""
+    try:
+        out.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise WellcondError(f"the folder '{out}' cannot be made: {error}") from None
+    mark, own = out / "comparison.json", _fingerprint(recipe)
+    if mark.exists() and _fingerprint_of(mark) != own:
+        raise WellcondError(
+            f"'{out}' holds the runs of another recipe (see {out / 'recipe.toml'}): give another --out, or delete it"
+        )
+    if not mark.exists() and any(out.iterdir()):
+        raise WellcondError(f"'{out}' is not empty and holds no comparison: give another --out")
+    write_text(out / "recipe.toml", written(recipe))
+    begun = json.loads(mark.read_text()) if mark.exists() else {}
+    about = {
+        "fingerprint": own,
+        "title": recipe.title or f"{recipe.model.name} on {task.name}",
+        "started": begun.get("started") or datetime.now(UTC).isoformat(timespec="seconds"),
+        "command": begun.get("command") or _command(),
+        **environment(),
+        "task": {
+            "name": task.name,
+            "description": task.description,
+            "metric": task.metric,
+            "higher_is_better": task.higher_is_better,
+        },
+        "model": recipe.model.name,
+        "parameters": sum(p.numel() for p in model.parameters()),
+        "baseline": recipe.baseline,
+        "diagram": _diagram(model, task),
+    }
+    write_text(mark, to_json(about) + "\n")
+
+
+def _command() -> str:
+    """As it was typed, if this is the command line."""
+    known = Path(sys.argv[0]).stem in ("wellcond", "__main__")
+    return shlex.join(["wellcond", *sys.argv[1:]]) if known else ""
+
+
+def _fingerprint(recipe: Recipe) -> str:
+    """What makes a run what it is; more seeds or schemes are still the same comparison."""
+    apart = {"title", "seeds", "schemes", "baseline", "rates", "tuning"}  # each run knows its scheme and its rate
+    kept = recipe.model_dump(mode="json", exclude=apart, exclude_defaults=True)
+    if recipe.weights is not None:
+        kept["weights"]["runs"] = str(Path(recipe.weights.runs).absolute())
+    return hashlib.sha256(to_json(kept).encode()).hexdigest()[:16]
+
+
+def _fingerprint_of(path: Path) -> str:
+    try:
+        return str(json.loads(path.read_text())["fingerprint"])
+    except (OSError, ValueError, KeyError) as error:
+        raise WellcondError(f"'{path}' cannot be read ({error}): give another --out") from None
+
+
+def _diagram(model: nn.Module, task: Task) -> dict[str, Any] | None:
+    """The arguments of the model's own diagram, where the theory has it."""
+    try:
+        spot = wc.locate(model, monitor_inputs(task.test[torch.arange(2)]))
+    except WellcondError:
+        return None
+    first = spot.layers[0]
+    return {
+        "depth": len(spot.layers),
+        "tokens": max(2, round(first.tokens)),
+        "norm": first.norm,
+        "mlp_gain": list(first.mlp_gain),
+        "cosine": max(0.0, first.cosine_read),
+    }
