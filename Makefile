@@ -6,7 +6,7 @@ PYTHON ?= python3
 PY := $(VENV)/bin/python
 STAMP := $(VENV)/.wellcond
 DEMO := $(VENV)/.wellcond-demo
-PYTEST := $(PY) -m pytest -n 2
+PYTEST := $(PY) -m pytest -n 2 --dist worksteal
 
 # This clone's code, whatever else the environment has installed; also for the processes that tests start.
 export PYTHONPATH := $(CURDIR)/src

@@ -246,6 +246,7 @@ def errors(networks: int, depth: int, tokens: int, width: int) -> tuple[dict[Any
     return found, float(np.mean(noise))
 
 
+@pytest.mark.long
 def test_the_last_tokens_of_networks_are_as_alike_as_the_decoder_says() -> None:
     found, noise = errors(40, 6, 128, 256)
     position, encoder = np.mean(list(found.values()), axis=0)

@@ -50,7 +50,8 @@ def run(
 @pytest.mark.parametrize(
     ("optimizer", "strength", "steps"),
     [
-        ("adamw", 1, 300),
+        pytest.param("adamw", 1, 300, marks=pytest.mark.long),
+        ("adamw", 1, 100),
         pytest.param("adamw", 2, 300, marks=pytest.mark.long),
         pytest.param("adam", 2, 300, marks=pytest.mark.long),
         pytest.param("nesterov", 2, 300, marks=pytest.mark.long),
@@ -163,7 +164,7 @@ SHARDED = [
     ("vit", "folded", "before", "adamw"),
     pytest.param("gpt2", "folded", "after", "nesterov", marks=pytest.mark.long),
     pytest.param("vit", "live", "after", "adamw", marks=pytest.mark.long),
-    ("gpt2", "live", "before", "adam"),
+    pytest.param("gpt2", "live", "before", "adam", marks=pytest.mark.long),
     pytest.param("vit", "polar", "before", "adamw", marks=pytest.mark.long),
 ]
 

@@ -62,7 +62,7 @@ os._exit(0)                                 # gloo's threads now and then abort 
     [
         ("ddp", "timm-vit", "conditioned"),
         ("fsdp", "timm-vit", "conditioned"),
-        ("views-first", "hf-llama", "conditioned"),
+        pytest.param("views-first", "hf-llama", "conditioned", marks=pytest.mark.long),
         pytest.param("fsdp", "hf-gpt2", "orthogonal", marks=pytest.mark.long),
         pytest.param("fsdp", "timm-vit", "mimetic", marks=pytest.mark.long),  # a law of two roles together
         ("fsdp", "hf-gpt2", "small_init"),  # biases to zero, and the MLP

@@ -28,7 +28,7 @@ PLAIN = PLAIN.replace("depth = 1", "depth = 2").replace(
     [
         ("none", "float32", 1e-4),
         ("fsdp2", "float32", 1e-4),
-        ("fsdp2", "float64", 1e-10),
+        pytest.param("fsdp2", "float64", 1e-10, marks=pytest.mark.long),
         pytest.param("none", "float64", 1e-10, marks=pytest.mark.long),
     ],
 )
@@ -44,6 +44,7 @@ def test_two_processes_have_the_loss_curve_of_one(sharding: str, dtype: str, tol
         assert alone == pytest.approx(together, abs=tolerance)
 
 
+@pytest.mark.long
 def test_a_sharded_run_that_is_killed_goes_on_to_the_same_bits(tmp_path: Path) -> None:
     path = write(tmp_path, PLAIN.replace("steps = 50", 'steps = 50\nsharding = "fsdp2"'))
     whole, resumed = tmp_path / "whole", tmp_path / "resumed"

@@ -218,6 +218,7 @@ def connected(cluster: Cluster) -> Iterator[Cluster]:
     ray.shutdown()
 
 
+@pytest.mark.long
 def test_nodes_that_do_not_share_the_folder_send_their_runs(
     connected: Cluster, undisturbed: Path, tmp_path: Path, short: Path
 ) -> None:

@@ -342,3 +342,9 @@ def test_a_result_that_is_no_number_is_none(tmp_path: Path) -> None:
     found = read_outcome(tmp_path / "run")
     assert found.result is None
     assert found.final == {"other": 2.0}
+
+
+def test_a_folder_with_the_name_of_a_recipe_does_not_hide_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "digits").mkdir()
+    assert load_recipe("digits").task.name == "digits"

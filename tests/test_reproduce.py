@@ -29,7 +29,7 @@ from wellcond.reproduce.run import reproduce
 # Each of another kind: timm's families, transformers, our own, one stage or several, every way to condition.
 SAMPLE = [
     "ci-vit-t-cifar10", "ci-xcit-m-imagenet", "ci-davit-b-imagenet", "sc-swin-b-imagenet", "ci-vit-t-selected",
-    "ci-nystromformer-listops", "sc-nystromformer-retrieval", "ci-gpt2-472m-a-tinystories", "sc-crammed-bert-glue",
+    "ci-nystromformer-listops", "sc-nystromformer-retrieval", "ci-gpt2-472m-a-tinystories", "sc-nystromformer-text",
     "ci-xcit-s-coco",
 ]  # fmt: skip
 

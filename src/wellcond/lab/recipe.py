@@ -103,7 +103,7 @@ def shipped() -> dict[str, str]:
 def recipe_text(source: str | Path) -> tuple[str, str]:
     """A recipe's text, and what to call it in messages: a file, or one that comes with the library."""
     path = Path(source)
-    if path.suffix == ".toml" or path.exists():
+    if path.suffix == ".toml" or path.is_file():
         try:
             return path.read_text(), str(path)
         except (OSError, UnicodeDecodeError) as error:

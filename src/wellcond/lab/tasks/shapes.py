@@ -38,7 +38,7 @@ def shapes(*, size: int = 64, train_images: int = 500, test_images: int = 100, s
 
     >>> batch = shapes().train[[0]]
     >>> batch.inputs[0].shape, sorted(batch.targets[0])
-    (torch.Size([3, 64, 64]), ['boxes', 'image_id', 'labels', 'masks'])
+    (torch.Size([3, 64, 64]), ['boxes', 'image_id', 'iscrowd', 'labels', 'masks'])
     """
     whole("size", size, least=16)
     whole("seed", seed, least=0)
