@@ -35,6 +35,13 @@ def generator(*parts: object) -> torch.Generator:
     return torch.Generator().manual_seed(key("lab", *parts))
 
 
+def seed_(device: torch.device, seed: int) -> None:
+    """Seed what dropout draws from; torch.manual_seed would take a millisecond, for devices that are not used."""
+    torch.default_generator.manual_seed(seed)
+    if device.type == "cuda":
+        torch.cuda.manual_seed(seed)
+
+
 def learning_rate(step: int, peak: float, settings: Training) -> float:
     """The rate of a step: a linear rise over the first part, then as the schedule says.
 
