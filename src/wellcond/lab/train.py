@@ -82,7 +82,8 @@ def train(run: Run, report: Report = lambda step, loss: None) -> str:
     wrapped: Any = torch.compile(model) if settings.compile else model
     if settings.sharding == "none":
         wrapped = accelerator.prepare(wrapped)
-    prepared: Any = accelerator.prepare(optimizer)
+    # Accelerate's wrapper is for a scaled loss; elsewhere it only costs time.
+    prepared: Any = optimizer if accelerator.scaler is None else accelerator.prepare(optimizer)
     batches = Batches(run.recipe, task, run.seed, accelerator.process_index, accelerator.num_processes).since(start)
     total, since = torch.zeros((), device=accelerator.device), 0
     wrapped.train()
@@ -150,7 +151,8 @@ def _update(run: Run, model: nn.Module, optimizer: Any, accelerator: Accelerator
         accelerator.backward(loss)
         summed = summed + loss.detach()
     if settings.clip is not None:
-        accelerator.unscale_gradients(optimizer)
+        if accelerator.scaler is not None:
+            accelerator.unscale_gradients(optimizer)
         nn.utils.clip_grad_norm_(model.parameters(), settings.clip)  # accelerate's own takes twice as long
     optimizer.step()
     optimizer.zero_grad()
