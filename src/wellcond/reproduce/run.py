@@ -71,8 +71,9 @@ def reproduce(
         for done in compare_recipe(recipe, folder / "runs", engine):
             if first_process():
                 say(f"curves and figures: {write_comparison_page(done)}")
+        measured = outcomes_of(recipe, folder / "runs")
         for row in rows_of(entry, id):
-            found += beside(row, outcomes_of(recipe, folder / "runs"))
+            found += beside(row, measured)
     return found
 
 
@@ -88,10 +89,7 @@ def with_data(recipe: Recipe, data: Path) -> Recipe:
     >>> with_data(entry.recipe, Path("/datasets")).task.options["folder"]
     '/datasets/cifar10'
     """
-    stages = tuple(
-        stage.model_copy(update={"task": _inside(stage.task, data)}) if stage.task else stage for stage in recipe.stages
-    )
-    return recipe.model_copy(update={"task": _inside(recipe.task, data), "stages": stages})
+    return _with_tasks(recipe, lambda task: _inside(task, data))
 
 
 def costs(entry: Entry, recipe: Recipe, out: Path) -> Iterator[str]:
@@ -177,5 +175,12 @@ def _with_tokenizers(recipe: Recipe) -> Recipe:
             return task
         return Named(name=task.name, **given | {"tokenizer": str(Path(given["folder"]) / TOKENIZER)})
 
-    stages = tuple(s.model_copy(update={"task": own(s.task)}) if s.task else s for s in recipe.stages)
-    return recipe.model_copy(update={"task": own(recipe.task), "stages": stages})
+    return _with_tasks(recipe, own)
+
+
+def _with_tasks(recipe: Recipe, change: Callable[[Named], Named]) -> Recipe:
+    """The recipe with each of its tasks changed, also those of stages."""
+    stages = tuple(
+        stage.model_copy(update={"task": change(stage.task)}) if stage.task else stage for stage in recipe.stages
+    )
+    return recipe.model_copy(update={"task": change(recipe.task), "stages": stages})
