@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import html
+import json
 import logging
 import re
+import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from plotly.offline import get_plotlyjs
+from mkdocs.structure.files import File
 
 import wellcond as wc
+from wellcond.report.comparison_page import comparison_page
 
 log = logging.getLogger("mkdocs.hooks.wellcond")
 SECTION = """\
@@ -97,8 +100,14 @@ def formula(tex: str, where: str) -> str:
     return f'<span class="math">{tex}</span>'
 
 
-def on_post_build(config: Any, **_: Any) -> None:
-    """Give the pages of comparisons, which are kept without it, the script that draws them."""
-    for page in (Path(config["site_dir"]) / "results").glob("*.html"):
-        text = page.read_text(encoding="utf-8")
-        page.write_text(text.replace("/* plotly */", get_plotlyjs()), encoding="utf-8")
+def on_files(files: Any, config: Any, **_: Any) -> Any:
+    """Draw the pages of the comparisons whose records are kept."""
+    for kept in (Path(config["docs_dir"]) / "results").glob("*.json"):
+        with tempfile.TemporaryDirectory() as folder:
+            for name, text in json.loads(kept.read_text(encoding="utf-8")).items():
+                path = Path(folder) / name
+                path.parent.mkdir(parents=True, exist_ok=True)
+                path.write_text(text, encoding="utf-8")
+            page = comparison_page(Path(folder))
+        files.append(File.generated(config, f"results/{kept.stem}.html", content=page))
+    return files
