@@ -219,13 +219,13 @@ def diagnose(
 
 @app.command()
 def figures(
-    runs: Annotated[list[Path], typer.Argument(metavar="RUN", help="Folders that a monitor wrote.")],
+    runs: Annotated[list[Path], typer.Argument(metavar="RUN", help="Folders that a monitor or a comparison wrote.")],
     output: Annotated[
         Path, typer.Option("--output", "-o", metavar="DIR", help="Folder for the pictures and figures.json.")
     ] = Path("figures"),
     json: Json = False,
 ) -> None:
-    """Draw the papers' figures: σ and κ of W and W + C, κ(J) and its bound, entropy, through training."""
+    """Draw the papers' figures: σ and κ of W and W + C, κ(J) and its bound, entropy, loss, epochs to the baseline."""
     written = draw_figures(runs, output)
     if json:
         typer.echo(to_json({"runs": runs, "written": written}))

@@ -30,14 +30,14 @@ def claim(out: Path, recipe: Recipe, task: Task, model: nn.Module) -> None:
     except OSError as error:
         raise WellcondError(f"the folder '{out}' cannot be made: {error}") from None
     mark, own = out / "comparison.json", _fingerprint(recipe)
-    if mark.exists() and _fingerprint_of(mark) != own:
+    begun = _begun(mark)
+    if begun and begun.get("fingerprint") != own:
         raise WellcondError(
             f"'{out}' holds the runs of another recipe (see {out / 'recipe.toml'}): give another --out, or delete it"
         )
-    if not mark.exists() and any(out.iterdir()):
+    if not begun and any(out.iterdir()):
         raise WellcondError(f"'{out}' is not empty and holds no comparison: give another --out")
     write_text(out / "recipe.toml", written(recipe))
-    begun = json.loads(mark.read_text()) if mark.exists() else {}
     about = {
         "fingerprint": own,
         "title": recipe.title or f"{recipe.model.name} on {task.name}",
@@ -53,6 +53,7 @@ def claim(out: Path, recipe: Recipe, task: Task, model: nn.Module) -> None:
         "model": recipe.model.name,
         "parameters": sum(p.numel() for p in model.parameters()),
         "baseline": recipe.baseline,
+        "epoch": len(task.train) / recipe.train.batch,  # in steps
         "diagram": _diagram(model, task),
     }
     write_text(mark, to_json(about) + "\n")
@@ -73,11 +74,14 @@ def _fingerprint(recipe: Recipe) -> str:
     return hashlib.sha256(to_json(kept).encode()).hexdigest()[:16]
 
 
-def _fingerprint_of(path: Path) -> str:
+def _begun(mark: Path) -> dict[str, Any]:
+    """What an earlier call wrote; nothing if there was none."""
     try:
-        return str(json.loads(path.read_text())["fingerprint"])
-    except (OSError, ValueError, KeyError) as error:
-        raise WellcondError(f"'{path}' cannot be read ({error}): give another --out") from None
+        return dict(json.loads(mark.read_text()))
+    except FileNotFoundError:
+        return {}
+    except (OSError, ValueError, TypeError) as error:
+        raise WellcondError(f"'{mark}' cannot be read ({error}): give another --out") from None
 
 
 def _diagram(model: nn.Module, task: Task) -> dict[str, Any] | None:

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
+from typing import Any
 
 import numpy as np
 
@@ -23,11 +25,18 @@ def over_seeds(runs: Sequence[Run]) -> list[Series]:
     for label in dict.fromkeys(run.label for run in runs):
         members = [run for run in runs if run.label == label]
         seeds, tables = tuple(run.seed for run in members), [_by_step(run) for run in members]
+        about = {name: _shared(getattr(run, name) for run in members) for name in ("control_of", "epoch")}
         result += [
-            _series(label, quantity, seeds, [table.get(quantity, {}) for table in tables])
+            replace(_series(label, quantity, seeds, [table.get(quantity, {}) for table in tables]), **about)
             for quantity in dict.fromkeys(quantity for table in tables for quantity in table)
         ]
     return result
+
+
+def _shared(values: Iterable[Any]) -> Any:
+    """What all have in common, if they do."""
+    different = set(values)
+    return different.pop() if len(different) == 1 else None
 
 
 def _by_step(run: Run) -> dict[Quantity, dict[int, Average]]:

@@ -1,10 +1,11 @@
-"""The papers' figures from run folders: spectra of W and W + C, κ(J) with its bound, entropy, through training."""
+"""The papers' figures from run folders: σ and κ of W and W + C, κ(J) and its bound, entropy, loss, steps to reach."""
 
 from __future__ import annotations
 
 import io
 import json
-from collections.abc import Sequence
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -15,8 +16,11 @@ from wellcond.diagnose.records import ROLES, SCHEMA
 from wellcond.errors import WellcondError
 from wellcond.report.atomic import write_bytes
 from wellcond.report.averages import over_seeds
-from wellcond.report.panels import NAMES, Grid, label_colours, panel_figure
-from wellcond.report.runs import Series, read_runs
+from wellcond.report.captions import label_colours, printable, short, unit_of
+from wellcond.report.compared_runs import Compared, is_comparison, read_comparison
+from wellcond.report.panels import NAMES, Grid, panel_figure
+from wellcond.report.reaching import reaching, reaching_figure
+from wellcond.report.runs import Series, distinct, read_run
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -26,18 +30,24 @@ FORMATS: dict[str, dict[str, None]] = {
     "svg": {"Date": None},  # equal records, equal files
     "pdf": {"CreationDate": None},
 }
+APART = 1e3  # from the largest κ(J) to the smallest bound
+RECORDED = {  # by a comparison, which keeps means only
+    "weights": "comparisons record means over heads; those of κ leave out heads without full rank, uncounted",
+    "jacobian": "comparisons record means over the heads they measure; lower bounds of κ(J) and estimates count, too",
+}
 
 
 def draw_figures(runs: Sequence[Path], output: Path, formats: Sequence[str] = ("png",)) -> list[Path]:
     """Draw what the papers plot through training, and write the same numbers to `figures.json`.
 
-    Conditioned Initialization, Figures 1 and 3; Spectral Conditioning, Figures 2 to 21. Lines are plain averages over
+    Conditioned Initialization, Figures 1 to 7; Spectral Conditioning, Figures 2 to 21. Lines are plain averages over
     layers and heads, then means over the seeds of a label; bands are one sample standard deviation to either side.
-    Entries without a finite value are left out, and counted under the picture.
+    Entries without a finite value, and runs that did not finish, are left out and counted under the picture.
 
     Args:
-        runs: folders that a monitor wrote.
-        output: folder for `weights`, `jacobian` and `entropy`, each if the records have it; made if it is not there.
+        runs: folders that a monitor or a comparison wrote.
+        output: folder for `weights`, `jacobian` and `entropy`, of a comparison also `loss`, `test` and `reaching` (how
+            soon each scheme is as good as the baseline ended), each if the records have it; made if it is not there.
         formats: any of `"png"`, `"svg"`, `"pdf"`.
 
     >>> import json, tempfile
@@ -56,14 +66,18 @@ def draw_figures(runs: Sequence[Path], output: Path, formats: Sequence[str] = ("
         raise WellcondError(f"unknown format {unknown[0]!r}: there are {', '.join(FORMATS)}")
     if output.exists() and not output.is_dir():  # before the work, not after it
         raise WellcondError(f"'{output}' is a file; give the name of a folder for the figures")
-    series = over_seeds(read_runs(runs))
+    comparisons = {folder: read_comparison(folder) for folder in runs if is_comparison(folder)}
+    compared = _of_one_metric(list(comparisons.values()))
+    found = [(folder, comparisons[folder].runs if folder in comparisons else [read_run(folder)]) for folder in runs]
+    series = over_seeds(distinct((folder, run) for folder, own in found for run in own))
     if not any(one.steps for one in series):
-        why = "the seeds of a label share no step" if series else "no record has weights, entropies or a Jacobian"
-        raise WellcondError(f"there is nothing to draw: {why}")
-    files = {"figures.json": _json(series)}
+        unfinished = any(one.unfinished for one in compared)
+        nothing = "no run has finished" if unfinished else "no record has weights, entropies or a Jacobian"
+        raise WellcondError(f"there is nothing to draw: {'the seeds of a label share no step' if series else nothing}")
+    files = {"figures.json": _json(series, compared)}
     style: Any = {"text.usetex": False, "svg.hashsalt": "wellcond", "font.size": 9, "axes.titlesize": 10}
     with matplotlib.rc_context(style), np.errstate(over="ignore"):  # a user's own style could hand labels to LaTeX
-        for name, figure in _figures(series).items():
+        for name, figure in _figures(series, compared).items():
             for suffix in formats:
                 file = io.BytesIO()
                 figure.savefig(file, format=suffix, dpi=150, metadata=FORMATS[suffix])
@@ -71,13 +85,29 @@ def draw_figures(runs: Sequence[Path], output: Path, formats: Sequence[str] = ("
     return [_write(output, name, content) for name, content in files.items()]
 
 
-def _json(series: Sequence[Series]) -> bytes:
-    rows = []
+def _of_one_metric(comparisons: list[Compared]) -> list[Compared]:
+    metrics = sorted({f"{one.metric}, {'more' if one.higher_is_better else 'less'} is better" for one in comparisons})
+    if len(metrics) > 1:
+        raise WellcondError(f"the comparisons measure different things ({'; '.join(metrics)}): draw them one at a time")
+    return comparisons
+
+
+def _json(series: Sequence[Series], comparisons: Sequence[Compared]) -> bytes:
+    rows: dict[str, list[dict[str, Any]]] = {"series": [], "reaching": [], "unfinished": []}
     for one in series:
         row = asdict(one) | one.quantity._asdict()
-        rows.append(json.dumps(row | {"quantity": row.pop("name")}, allow_nan=False))
-    text = ",\n".join(rows)
-    return f'{{"schema": {SCHEMA}, "series": [\n{text}\n]}}\n'.encode()
+        rows["series"].append(row | {"quantity": row.pop("name")})
+    for each in comparisons:
+        rows["reaching"] += [asdict(found) for found in reaching(each)]
+        rows["unfinished"] += [
+            {"label": label, "seed": seed, "status": status} for label, seed, status in each.unfinished
+        ]
+    lists = (f'"{name}": [\n{_lines(own)}\n]' if own else f'"{name}": []' for name, own in rows.items())
+    return f'{{"schema": {SCHEMA}, {", ".join(lists)}}}\n'.encode()
+
+
+def _lines(rows: Sequence[Mapping[str, Any]]) -> str:
+    return ",\n".join(json.dumps(row, allow_nan=False) for row in rows)
 
 
 def _write(folder: Path, name: str, content: bytes) -> Path:
@@ -89,21 +119,56 @@ def _write(folder: Path, name: str, content: bytes) -> Path:
     return folder / name
 
 
-def _figures(series: Sequence[Series]) -> dict[str, Figure]:
+def _figures(series: Sequence[Series], comparisons: Sequence[Compared]) -> dict[str, Figure]:
     named = {name: [one for one in series if one.quantity.name == name] for name in NAMES}
     exact = {one.label: one for one in named["jacobian"]}
     at_least = [one for one in named["jacobian_at_least"] if one.averaged != exact[one.label].averaged]
-    grids: dict[str, Grid] = {
+    every: dict[str, Grid] = {
         "weights": [
             [[one for one in named[name] if one.quantity.role == role] for role in ROLES]
             for name in ("sigma_min", "sigma_max", "condition")
         ],
-        "jacobian": [[[*named["jacobian"], *at_least, *named["jacobian_vertical"], *named["bound"]]]],
-        "entropy": [[named["entropy"]]],
+        "jacobian": _apart([*named["jacobian"], *at_least, *named["jacobian_vertical"]], named["bound"]),
+        **{name: [[named[name]]] for name in ("entropy", "loss", "test")},
     }
-    colours = label_colours(list(dict.fromkeys(one.label for one in series)))
-    return {
-        name: panel_figure(grid, colours, log={"jacobian": True, "entropy": False}.get(name))
+    grids = {name: [row for row in grid if any(row)] for name, grid in every.items()}
+    schemes = [scheme for one in comparisons for scheme in one.schemes]
+    colours = label_colours(list(dict.fromkeys([*(one.label for one in series), *schemes])))
+    unit = unit_of({one.epoch for one in series}, max(step for one in series for step in one.steps))
+    lost = [line for one in comparisons for line in _lost(one)]
+    log = {"jacobian": True, "entropy": False}
+    name_of_test = ""
+    if comparisons:
+        name_of_test = f"{short(comparisons[0].metric)} on test data"
+        log |= {"test": False} if comparisons[0].higher_is_better else {}  # an accuracy has limits, a perplexity not
+    drawn = {
+        name: panel_figure(
+            grid,
+            colours,
+            log=log.get(name),
+            unit=unit,
+            name=name_of_test if name == "test" else "",
+            more=[*([RECORDED[name]] if comparisons and name in RECORDED else []), *lost],
+        )
         for name, grid in grids.items()
-        if any(panel for row in grid for panel in row)
+        if grid
     }
+    bars = [rows for rows in map(reaching, comparisons) if rows]
+    return drawn | ({"reaching": reaching_figure(bars, colours, lost)} if bars else {})
+
+
+def _apart(measured: list[Series], bounds: list[Series]) -> Grid:
+    """κ(J) and its bound in one panel, or in two where nothing lies between them that an axis should show."""
+    known = [[value for one in part for value in one.mean if value is not None] for part in (measured, bounds)]
+    far = all(known) and min(known[1]) > APART * max(known[0])
+    return [[bounds], [measured]] if far else [[[*measured, *bounds]]]
+
+
+def _lost(compared: Compared) -> Iterator[str]:
+    """Runs that did not finish, a line for each scheme."""
+    for scheme in compared.schemes:
+        statuses = Counter(status for label, _, status in compared.unfinished if label == scheme)
+        if statuses:
+            runs = statuses.total() + sum(run.label == scheme for run in compared.runs)
+            parts = ", ".join(f"{count} {printable(status)}" for status, count in statuses.items())
+            yield f"{short(scheme)}: {statuses.total()} of {runs} runs left out, not having finished: {parts}"

@@ -1,11 +1,11 @@
-"""A monitor's run folders to averages over layers and heads at each step."""
+"""Runs as averages over layers and heads at each step, and how a monitor's folder becomes one."""
 
 from __future__ import annotations
 
 import json
 import math
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -19,7 +19,8 @@ STORED, USED = "W", "W + C"
 
 class Quantity(NamedTuple):
     """`sigma_min`, `sigma_max` or `condition` of a role of W or W + C; or `jacobian` (blocks side by side),
-    `jacobian_at_least`, `jacobian_vertical`, `bound` or `entropy`.
+    `jacobian_at_least`, `jacobian_vertical`, `bound` or `entropy`; of a comparison also `loss` (of training) and `test`
+    (its metric).
     """
 
     name: str
@@ -43,11 +44,15 @@ class Run:
         label: what is compared.
         seed: which repetition.
         records: step and averages of each line of `metrics.jsonl`, in its order.
+        control_of: the label whose scale this one has, if it is a control.
+        epoch: steps of an epoch, where that is known.
     """
 
     label: str
     seed: int | None
     records: tuple[tuple[int, Mapping[Quantity, Average]], ...]
+    control_of: str | None = None
+    epoch: float | None = None
 
 
 @dataclass(frozen=True)
@@ -61,9 +66,11 @@ class Series:
         steps: those that all seeds have.
         mean: over seeds; None where a seed has nothing to average.
         deviation: sample standard deviation over seeds; None for a single seed.
-        averaged: how many entries of all seeds are in the mean.
+        averaged: how many entries of all seeds are in the mean; a comparison records one a seed, itself a mean.
         left_out: how many are not.
         reasons: how many are not over all steps, by reason.
+        control_of: the label whose scale this one has, if it is a control.
+        epoch: steps of an epoch, where that is known and the same for all seeds.
     """
 
     label: str
@@ -75,18 +82,19 @@ class Series:
     averaged: tuple[int, ...]
     left_out: tuple[int, ...]
     reasons: Mapping[str, int]
+    control_of: str | None = None
+    epoch: float | None = None
 
 
-def read_runs(folders: Sequence[Path]) -> list[Run]:
-    """Read several runs; each label and seed once, since a run that is read twice is no second sample."""
+def distinct(found: Iterable[tuple[Path, Run]]) -> list[Run]:
+    """The runs of several folders; each label and seed once, since a run that is read twice is no second sample."""
     seen: dict[tuple[str, int | None], Path] = {}
     runs = []
-    for folder in folders:
-        run = read_run(folder)
+    for folder, run in found:
         if (run.label, run.seed) in seen:
             raise WellcondError(
                 f"'{seen[run.label, run.seed]}' and '{folder}' both have label {run.label!r} and seed {run.seed}: "
-                "give each run its own label or seed in its run.json"
+                "give each run its own label or seed in its run.json, or draw the folders one at a time"
             )
         seen[run.label, run.seed] = folder
         runs.append(run)
