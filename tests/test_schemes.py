@@ -17,6 +17,7 @@ from tests.cases import CASES
 from wellcond.attention.find import AttentionLayers
 from wellcond.attention.view import AttentionLayer, Block
 from wellcond.draw import Draw
+from wellcond.linalg import leading_triples
 from wellcond.propagation.diagram import window
 from wellcond.testing import same_bits, state
 
@@ -472,3 +473,22 @@ def test_critical_keeps_to_the_window_of_the_stack() -> None:
     assert found == {round(low + 0.1 * (high - low), 3)}
     with pytest.warns(UserWarning, match="no β with which a post-norm stack of 24 blocks"):
         wc.init_(post_norm_stack(1.0), "critical", tokens=197)
+
+
+@pytest.mark.parametrize("shape", [(40, 40), (60, 25), (25, 60)])
+def test_leading_triples_are_those_of_an_svd(shape: tuple[int, int]) -> None:
+    """numpy's SVD; values to ε σ₁, vectors to ε (σ₁ ÷ σ_k)² over the gap between neighbours."""
+    matrix = torch.randn(*shape, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
+    k = 12
+    u, s, vt = leading_triples(matrix, k)
+    left, sigma, right = np.linalg.svd(matrix.numpy(), full_matrices=False)
+    eps = np.finfo(np.float64).eps
+    squared = (sigma[0] / sigma[k - 1]) ** 2
+    np.testing.assert_allclose(s.numpy(), sigma[:k], rtol=0, atol=max(shape) * eps * sigma[0] * squared)
+    gap = sigma[0] / np.min(sigma[:k] - sigma[1 : k + 1])
+    same = np.sign(np.sum(left[:, :k] * u.numpy(), axis=0))
+    tolerance = max(shape) * eps * squared * gap
+    np.testing.assert_allclose(u.numpy(), left[:, :k] * same, rtol=0, atol=tolerance)
+    np.testing.assert_allclose(vt.numpy(), right[:k] * same[:, None], rtol=0, atol=tolerance)
+    assert tolerance < 1e-11  # so that the test can fail
+    assert (u.gather(0, u.abs().argmax(0, keepdim=True)) > 0).all()

@@ -42,16 +42,21 @@ class Scheme:
         plain = re.sub(r"[^a-z0-9]+", "-", self.name.lower()).strip("-")[:40]
         return f"{plain}-{hashlib.sha256(self.name.encode()).hexdigest()[:6]}"
 
-    def initialise_(self, model: nn.Module, seed: int) -> None:
-        """Give a fresh model its first weights, in place."""
+    def planned(self, model: nn.Module, seed: int) -> wc.Plan | None:
+        """What it would write into a fresh model, from shapes alone; None if it leaves the model as it is."""
         init: Any = self.arm.init
         try:
             if self.control_of is not None:
-                wc.init_(model, "scale_matched", seed=seed, of=_with_options(init, self.arm.options))
-            elif init is not None:
-                wc.init_(model, init, seed=seed, **self.arm.options)
+                return wc.plan(model, "scale_matched", seed=seed, of=_with_options(init, self.arm.options))
+            return None if init is None else wc.plan(model, init, seed=seed, **self.arm.options)
         except WellcondError as error:
             raise WellcondError(f"scheme '{self.name}': {error}") from error
+
+    def initialise_(self, model: nn.Module, seed: int) -> None:
+        """Give a fresh model its first weights, in place."""
+        plan = self.planned(model, seed)
+        if plan is not None:
+            plan.apply_()
 
     def condition_(self, model: nn.Module) -> Conditioning | None:
         """Condition it, if the scheme does."""
@@ -82,11 +87,14 @@ def schemes_of(recipe: Recipe) -> list[Scheme]:
 
 
 def check_schemes(recipe: Recipe, model: nn.Module) -> None:
-    """Apply every scheme to a copy of the model, so that what cannot be is said before anything is trained."""
+    """See that every scheme can be applied to the model, so that what cannot be is said before anything is trained.
+
+    Nothing is drawn: of a model of a billion parameters that can take an hour.
+    """
     for scheme in schemes_of(recipe):
-        fresh = copy.deepcopy(model)
-        scheme.initialise_(fresh, seed=0)
-        scheme.condition_(fresh)
+        scheme.planned(model, seed=0)
+        if scheme.arm.condition is not None:
+            scheme.condition_(copy.deepcopy(model))
 
 
 def _with_options(init: Any, options: dict[str, Any]) -> Any:

@@ -14,7 +14,7 @@ from torch import Tensor
 from wellcond.attention.find import AttentionLayers
 from wellcond.attention.view import ROLES, AttentionLayer
 from wellcond.draw import WHOLE, Draw
-from wellcond.linalg import singular_values, svd
+from wellcond.linalg import leading_triples, singular_values, svd
 from wellcond.schemes.base import Laws, Scheme, Target, missing, register
 from wellcond.schemes.centring import square_value_output
 from wellcond.schemes.laws import SIGMAS, Check, Exactly, Law, Shape, joined, split_heads
@@ -131,7 +131,9 @@ class QueryKeyProduct(_Product):
         heads, width, d = shapes[0]
         query, key = torch.empty(heads, d, width), torch.empty(heads, d, width)
         for head in range(heads):
-            u, s, vt = svd(self.target(draw, roles[0], head, width))
+            target = self.target(draw, roles[0], head, width)
+            # Half of the singular values of αZ + βI are within a small factor of the largest.
+            u, s, vt = leading_triples(target, d) if 2 * d <= width else svd(target)
             root = s[:d].sqrt()[:, None]
             query[head], key[head] = u[:, :d].T * root, vt[:d] * root
         return query.mT, key.mT

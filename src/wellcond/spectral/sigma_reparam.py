@@ -13,7 +13,7 @@ from torch.distributed.tensor import DTensor
 from wellcond.attention.layouts import Layout
 from wellcond.attention.storage import WIDE, assign_, full
 from wellcond.errors import InapplicableError, SchemeError
-from wellcond.linalg import leading_pair
+from wellcond.linalg import leading_triples
 from wellcond.rules import computing
 from wellcond.spectral.corrections import WeightConditioning
 from wellcond.spectral.scaling import ScaleRule
@@ -50,8 +50,8 @@ class SigmaRule(ScaleRule):
         units = self.units(whole)
         for index in range(self.groups):
             mine = self.group == index
-            u, v = leading_pair(units[mine])
-            self.u[mine], self.v[index] = u.to(self.u), v.to(self.v)
+            u, _, v = leading_triples(units[mine], 1)
+            self.u[mine], self.v[index] = u[:, 0].to(self.u), v[0].to(self.v)
         assign_(self.extra("gain"), self.sigma(units) if gain is None else units.new_full((self.groups,), gain))
         self._mark(weight)
 
