@@ -10,9 +10,10 @@ from pathlib import Path
 from typing import Any
 
 import tomli_w
-from pydantic import BaseModel, Field, ValidationError, field_validator, model_validator
+from pydantic import Field, ValidationError, field_validator, model_validator
 
 from wellcond.errors import WellcondError
+from wellcond.lab.refusals import refusal
 from wellcond.lab.settings import Arm, Augment, Looking, Named, Part, Stage, Training, Tuning, Weights
 
 ONLY_SCALE = ", scale only"  # the name of a control, behind that of its scheme
@@ -139,13 +140,7 @@ def parse_recipe(text: str, name: str, **changes: Any) -> Recipe:
     try:
         return Recipe.model_validate(named_parts(merged(named_parts(data), changes)))
     except ValidationError as error:
-        first, *others = error.errors(include_url=False)
-        where = ".".join(map(str, first["loc"]))
-        allowed = f"; {_known(first['loc'])}" if first["type"] == "extra_forbidden" else ""
-        got = f", got {first['input']!r}" if first["type"] not in ("missing", "extra_forbidden", "value_error") else ""
-        more = f" (and {len(others)} more)" if others else ""
-        message = first["msg"].removeprefix("Value error, ").replace("Extra inputs are not permitted", "no such key")
-        raise WellcondError(f"{name}: {where + ': ' if where else ''}{message}{got}{allowed}{more}") from None
+        raise WellcondError(f"{name}: {refusal(error, Recipe)}") from None
 
 
 def named_parts(data: Mapping[str, Any]) -> dict[str, Any]:
@@ -209,12 +204,3 @@ def with_steps(recipe: Recipe, examples: int) -> Recipe:
         return recipe
     steps = max(1, round(train.epochs * examples / train.batch))
     return recipe.model_copy(update={"train": train.model_copy(update={"steps": steps, "epochs": None})})
-
-
-def _known(where: tuple[Any, ...]) -> str:
-    """The keys of the table that an unknown one was found in."""
-    tables: dict[str, type[BaseModel]] = {"train": Training, "monitor": Looking, "tuning": Tuning, "schemes": Arm}
-    tables |= {"augment": Augment, "weights": Weights, "stages": Stage}
-    table = tables.get(str(where[0]), Recipe) if len(where) > 1 else Recipe
-    close = difflib.get_close_matches(str(where[-1]), table.model_fields, n=1)
-    return f"did you mean {close[0]}?" if close else f"there are {', '.join(table.model_fields)}"

@@ -9,6 +9,7 @@ from pydantic import ValidationError
 
 from wellcond.errors import WellcondError
 from wellcond.lab.recipe import Recipe, merged
+from wellcond.lab.refusals import refusal
 from wellcond.lab.settings import Stage, Training, Weights
 
 
@@ -44,10 +45,7 @@ def _alone(recipe: Recipe, stage: Stage, out: Path) -> Recipe:
     try:
         changes["train"] = Training.model_validate(given)
     except ValidationError as error:
-        first = error.errors(include_url=False)[0]
-        raise WellcondError(
-            f"stages: '{stage.name}': train.{'.'.join(map(str, first['loc']))}: {first['msg']}"
-        ) from None
+        raise WellcondError(f"stages: '{stage.name}': train.{refusal(error, Training)}") from None
     if stage.after is not None:
         changes["weights"] = Weights(runs=str(out / stage.after), take=stage.take, under=stage.under)
     title = f"{recipe.title or recipe.model.name}: {stage.name}"

@@ -11,6 +11,7 @@ from pydantic import Field, ValidationError, model_validator
 
 from wellcond.errors import WellcondError
 from wellcond.lab.recipe import Recipe, merged, named_parts
+from wellcond.lab.refusals import refusal
 from wellcond.lab.settings import Part
 
 PAPERS = {"ci": "Conditioned Initialization", "sc": "Spectral Conditioning"}
@@ -20,7 +21,7 @@ class Row(Part):
     """A row of a table, or a curve of a figure.
 
     Args:
-        where: the table or figure, as in `ci-table2`.
+        where: the table, figure or appendix, as in `ci-table2`.
         label: what the row is called there.
         source: where the numbers were read: section, table and row.
         values: by scheme of the recipe: a number, or several by metric (`{ box = 44.9, box50 = 66.1 }`).
@@ -29,7 +30,7 @@ class Row(Part):
         note: what is odd about it.
     """
 
-    where: str = Field(pattern=r"^(ci|sc)-(table|figure)\d+$")
+    where: str = Field(pattern=r"^(ci|sc)-(table|figure|appendix)\d+$")
     label: str
     source: str = Field(min_length=1)
     values: dict[str, float | dict[str, float]] = Field(default_factory=dict)
@@ -102,5 +103,4 @@ def load_entry(name: str, changes: Mapping[str, Any] | None = None) -> Entry:
         recipe = Recipe.model_validate(named_parts(merged(named_parts(data), changes or {})))
         return Entry(name=name, recipe=recipe, published=published)
     except ValidationError as error:
-        first = error.errors(include_url=False)[0]
-        raise WellcondError(f"{name}.toml: {'.'.join(map(str, first['loc']))}: {first['msg']}") from None
+        raise WellcondError(f"{name}.toml: {refusal(error, Recipe)}") from None
