@@ -43,13 +43,21 @@ def compare_recipe(recipe: Recipe, out: Path, engine: Engine) -> dict[Path, Comp
     Returns:
         Each comparison by its folder: one, or as many as there are stages.
     """
-    # All are checked before the first of them is trained.
-    experiments = [prepare(each, folder) for each, folder in stages_of(recipe, out)]
+    return run_prepared(prepared(recipe, out), engine)
+
+
+def prepared(recipe: Recipe, out: Path) -> list[Experiment]:
+    """Its comparison, or that of each stage, all checked before the first is trained."""
+    return [prepare(each, folder) for each, folder in stages_of(recipe, out)]
+
+
+def run_prepared(experiments: list[Experiment], engine: Engine) -> dict[Path, Comparison]:
+    """Make their runs that are not made yet, one comparison after the other."""
     found = {}
     for experiment in experiments:
         tuned = _tuned(experiment, engine)
         engine.run(tuned)
-        found[experiment.out] = judge(tuned.outcomes(), recipe.baseline)
+        found[experiment.out] = judge(tuned.outcomes(), experiment.recipe.baseline)
     return found
 
 

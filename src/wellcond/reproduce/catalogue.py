@@ -1,4 +1,4 @@
-"""Every table and figure of the two papers, and the recipes that make it again."""
+"""Every table and figure of the two papers, the ablations of an appendix, and the recipes that make it again."""
 
 from __future__ import annotations
 
@@ -13,10 +13,11 @@ from wellcond.lab.settings import Part
 from wellcond.reproduce.entry import Entry, Row, entry_names, load_entry
 
 Kind = Literal["accuracy", "perplexity", "precision", "ablation", "time", "analytic", "curves", "epochs", "diagram"]
+CURVES = ("curves", "epochs")  # kinds that are drawn
 
 
 class Item(Part):
-    """A table or a figure.
+    """A table, a figure, or an appendix that tells of runs.
 
     Args:
         id: as in `ci-table2`.
@@ -24,6 +25,7 @@ class Item(Part):
         kind: what is compared in it; `analytic` is computed, `diagram` has no numbers.
         needs: the data.
         note: what is odd about it.
+        twins: comparisons that come along and ask the same of a small model and data that are there.
     """
 
     id: str
@@ -31,6 +33,7 @@ class Item(Part):
     kind: Kind
     needs: str = ""
     note: str = ""
+    twins: tuple[str, ...] = ()
 
 
 @cache

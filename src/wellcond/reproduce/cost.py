@@ -2,21 +2,23 @@
 
 from __future__ import annotations
 
+import math
 import time
-from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
 
 import torch
 from torch import Tensor, nn
 from torch.utils.flop_counter import FlopCounterMode
 
+from wellcond.errors import WellcondError
 from wellcond.lab.models import lab_model
+from wellcond.lab.models.layers import SelfAttention
 from wellcond.lab.recipe import Recipe
 from wellcond.lab.tasks.base import Task
+from wellcond.reproduce.detector_cost import run_at_limits
 
-# Dense half-precision peak of one device, from the makers' data sheets; a training reaches about 40 % of it.
-PEAK = {"A100 80GB": 312e12, "A6000": 155e12, "H100": 989e12}
+# Dense peak of one device in half and in single precision, from the makers' data sheets; a training reaches some 40 %.
+PEAK = {"A100 80GB": (312e12, 19.5e12), "A6000": (155e12, 38.7e12), "H100": (989e12, 67e12)}
 REACHED = 0.4
 STATE = 16  # bytes a parameter: weight, gradient and the two moments of Adam in float32
 
@@ -27,7 +29,7 @@ class Cost:
 
     Args:
         parameters: of the model.
-        forward: floating-point operations of one example, forwards; None where it cannot be counted without weights.
+        forward: floating-point operations of one example, forwards.
         saved: bytes that one example keeps for the way back, in float32.
         steps: updates.
         batch: examples of an update.
@@ -36,25 +38,26 @@ class Cost:
     """
 
     parameters: int
-    forward: float | None
-    saved: float | None
+    forward: float
+    saved: float
     steps: int
     batch: int
     accumulate: int
     runs: int
 
     @property
-    def step(self) -> float | None:
+    def step(self) -> float:
         """Operations of an update: 3 × forward × batch, since the way back takes twice as many as the way forward."""
-        return None if self.forward is None else 3 * self.forward * self.batch
+        return 3 * self.forward * self.batch
 
-    def hours(self, speed: float) -> float | None:
+    def hours(self, speed: float) -> float:
         """Of all runs, one after the other, at so many operations a second."""
-        return None if self.step is None else self.runs * self.steps * self.step / speed / 3600
+        return self.runs * self.steps * self.step / speed / 3600
 
     def gigabytes(self, devices: int, *, sharded: bool, half: bool) -> float:
         """Of each device: `16 · parameters` bytes, divided if they are sharded, and what its examples keep."""
-        kept = (self.saved or 0.0) * self.batch / self.accumulate / devices * (0.5 if half else 1.0)
+        examples = math.ceil(self.batch / devices / self.accumulate)  # of the device that has the most
+        kept = self.saved * examples * (0.5 if half else 1.0)
         return (STATE * self.parameters / (devices if sharded else 1) + kept) / 1e9
 
 
@@ -62,7 +65,8 @@ def cost_of(recipe: Recipe, task: Task, runs: int) -> Cost:
     """Count one example through the model at its full size, on the meta device.
 
     Operations are those of matrix products, convolutions and attention, as torch's own counter has them; bytes are
-    those of the tensors that autograd keeps, parameters apart.
+    those of the tensors that autograd keeps, parameters and buffers apart. Attention by a kernel that does not keep its
+    matrix needs fewer bytes; a detector is counted at its limits, see `detector_cost.run_at_limits`.
 
     >>> from wellcond.lab.recipe import load_recipe
     >>> from wellcond.lab.tasks import task
@@ -73,7 +77,13 @@ def cost_of(recipe: Recipe, task: Task, runs: int) -> Cost:
     """
     with torch.device("meta"):
         model = lab_model(recipe.model.name, recipe.model.options, task, seed=0)
-    forward, saved = _counted(model, example(task))
+    try:
+        forward, saved = _counted(model, task)
+    except Exception as error:  # the model's own forward
+        raise WellcondError(
+            f"what model '{recipe.model.name}' costs cannot be counted: given one example of the task '{task.name}', "
+            f"which has {dict(task.shape)}, it fails with {type(error).__name__}: {error}"
+        ) from error
     train = recipe.train
     return Cost(parameters(model), forward, saved, train.steps, train.batch, train.accumulate, runs)
 
@@ -83,35 +93,36 @@ def parameters(model: nn.Module) -> int:
     return sum(parameter.numel() for parameter in model.parameters())
 
 
-def example(task: Task) -> Any:
-    """One made-up input of the task's shape, without content."""
-    shape = task.shape
-    if task.kind in ("image", "detection"):
-        size = shape["size"] or 800
-        return torch.zeros(1, shape["channels"], size, size, device="meta")
-    many = (1, 2, shape["tokens"]) if task.kind == "pair" else (1, shape["tokens"])
-    return {"input_ids": torch.zeros(*many, dtype=torch.int64, device="meta")}
-
-
-def _counted(model: nn.Module, inputs: Any) -> tuple[float | None, float | None]:
-    kept: dict[int, int] = {}
-    own = {parameter.untyped_storage()._cdata for parameter in model.parameters()}
+def _counted(model: nn.Module, task: Task) -> tuple[float, float]:
+    """Operations, and bytes kept, of one example in training."""
+    own = {tensor.untyped_storage()._cdata for tensor in (*model.parameters(), *model.buffers())}
+    held: dict[int, torch.UntypedStorage] = {}  # all of them until the end, so that no other takes its number
 
     def keep(tensor: Tensor) -> Tensor:
-        storage = tensor.untyped_storage()
+        storage = tensor.untyped_storage()  # views are kept once
         if storage._cdata not in own:
-            kept[id(tensor)] = tensor.numel() * tensor.element_size()
-            held.append(tensor)  # so that no other takes its number
+            held[storage._cdata] = storage
         return tensor
 
-    held: list[Tensor] = []
+    for module in model.modules():
+        if isinstance(module, SelfAttention):
+            module.single = False  # autocast, which it would turn off, does not know the meta device
     counter = FlopCounterMode(display=False)
-    try:
-        with counter, torch.autograd.graph.saved_tensors_hooks(keep, lambda tensor: tensor):
-            model.train()(**inputs) if isinstance(inputs, Mapping) else model.train()(inputs)
-    except Exception:  # a forward that looks at its numbers; a detector wants targets
-        return None, None
-    return float(counter.get_total_flops()), float(sum(kept.values()))
+    with counter, torch.autograd.graph.saved_tensors_hooks(keep, lambda tensor: tensor):
+        _run(model.train(), task)
+    return float(counter.get_total_flops()), float(sum(storage.nbytes() for storage in held.values()))
+
+
+def _run(model: nn.Module, task: Task) -> None:
+    """One made-up example of the task's shape, without content, through the model."""
+    shape = task.shape
+    if task.kind == "detection":
+        run_at_limits(model, task)
+    elif task.kind == "image":
+        model(torch.zeros(1, shape["channels"], shape["size"], shape["size"], device="meta"))
+    else:
+        many = (1, 2, shape["tokens"]) if task.kind == "pair" else (1, shape["tokens"])
+        model(input_ids=torch.zeros(*many, dtype=torch.int64, device="meta"))
 
 
 def this_machine() -> float:

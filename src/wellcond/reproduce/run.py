@@ -2,22 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from wellcond.errors import WellcondError
-from wellcond.lab.arms import schemes_of
-from wellcond.lab.commands import Engine, compare_recipe
+from wellcond.lab.commands import Engine, prepared, run_prepared
 from wellcond.lab.compare import Experiment
 from wellcond.lab.outcome import Outcome, read_outcomes
 from wellcond.lab.processes import first_process, wait_for_all
 from wellcond.lab.recipe import Recipe, merged
 from wellcond.lab.settings import Named
 from wellcond.lab.stages import stages_of
+from wellcond.lab.summary import table_text
 from wellcond.report.comparison_page import write_comparison_page
+from wellcond.report.figures import draw_figures
 from wellcond.reproduce.analytic import analytic
-from wellcond.reproduce.catalogue import entries_of, item, rows_of
+from wellcond.reproduce.catalogue import CURVES, entries_of, item, rows_of
 from wellcond.reproduce.cost import PEAK, REACHED, cost_of, this_machine
 from wellcond.reproduce.entry import Entry, load_entry
 from wellcond.reproduce.made_up import write_made_up
@@ -66,14 +67,19 @@ def reproduce(
             recipe = _smoke(entry, folder, changes or {})
         else:
             recipe = with_data(load_entry(entry.name, changes or {}).recipe, _given(data, entry))
-        for line in costs(entry, recipe, folder):
+        experiments = prepared(recipe, folder / "runs")
+        for line in costs(entry, experiments):
             say(line)
-        for done in compare_recipe(recipe, folder / "runs", engine):
-            if first_process():
-                say(f"curves and figures: {write_comparison_page(done)}")
+        compared = run_prepared(experiments, engine)
         measured = outcomes_of(recipe, folder / "runs")
-        for row in rows_of(entry, id):
-            found += beside(row, measured)
+        numbers = [number for row in rows_of(entry, id) for number in beside(row, measured)]
+        found += numbers
+        for done, comparison in compared.items() if first_process() else ():
+            if not numbers:  # published as curves, or in words
+                say(f"\n{table_text(comparison)}\n")
+            say(f"page: {write_comparison_page(done)}")
+            if what.kind in CURVES:
+                say(f"figures: {', '.join(str(path) for path in draw_figures([done], done / 'figures'))}")
     return found
 
 
@@ -92,29 +98,21 @@ def with_data(recipe: Recipe, data: Path) -> Recipe:
     return _with_tasks(recipe, lambda task: _inside(task, data))
 
 
-def costs(entry: Entry, recipe: Recipe, out: Path) -> Iterator[str]:
+def costs(entry: Entry, experiments: Sequence[Experiment]) -> Iterator[str]:
     """What a recipe will take, a line for each of its stages, and how that was computed."""
-    said = entry.published
-    speed = said.gpus * PEAK[said.gpu] * REACHED
-    here = this_machine()
-    for stage, folder in stages_of(recipe, out):
-        experiment = Experiment.of(stage, folder)
-        runs = len(schemes_of(stage)) * len(stage.seeds)
-        cost = cost_of(experiment.recipe, experiment.task, runs)
-        name = f"{entry.name}{f', {folder.name}' if recipe.stages else ''}"
+    said, here = entry.published, this_machine()
+    for experiment in experiments:
+        train, runs = experiment.recipe.train, len(list(experiment.runs()))
+        half = train.precision != "no"
+        cost, peak = cost_of(experiment.recipe, experiment.task, runs), PEAK[said.gpu][0 if half else 1]
+        memory = cost.gigabytes(said.gpus, sharded=train.sharding == "fsdp2", half=half)
+        name = f"{entry.name}, {experiment.out.name}" if len(experiments) > 1 else entry.name
+        theirs, ours = (_hours(cost.hours(speed)) for speed in (said.gpus * peak * REACHED, here))
         yield f"{name}: {cost.parameters:,} parameters, {runs} runs of {cost.steps:,} steps of {cost.batch}"
-        sharded, half = stage.train.sharding == "fsdp2", stage.train.precision != "no"
-        if cost.step is None:
-            yield "  operations cannot be counted without weights, so no time is given"
-            continue
-        memory = cost.gigabytes(said.gpus, sharded=sharded, half=half)
-        theirs, ours = cost.hours(speed), cost.hours(here)
-        assert theirs is not None
-        assert ours is not None
         yield f"  {cost.step:.3g} operations a step = 3 × {cost.forward:.3g} forwards × {cost.batch} examples"
         yield (
-            f"  {_hours(theirs)} on {said.gpus} × {said.gpu} at {REACHED:.0%} of {PEAK[said.gpu] / 1e12:.0f} TFLOP/s, "
-            f"about {memory:.1f} GB each; {_hours(ours)} or more on this machine at {here / 1e9:.0f} GFLOP/s"
+            f"  {theirs} on {said.gpus} × {said.gpu} at {REACHED:.0%} of {peak / 1e12:.4g} TFLOP/s, "
+            f"about {memory:.1f} GB each; {ours} or more on this machine at {here / 1e9:.0f} GFLOP/s"
         )
 
 

@@ -29,7 +29,7 @@ def mask_rcnn(
         options: of its constructor: embed_dim, depth, num_heads, …
         drop_path: probability that a residual branch is left out in training.
         fpn: channels of the pyramid and of the mask branch; the box branch is four times as wide.
-        min_size: shorter side that images are brought to; of several one is drawn for each batch in training.
+        min_size: shorter side that images are brought to; of several one is drawn for each image in training.
         max_size: what the longer side may not exceed.
         anchors: sides of the squares that boxes begin from, one for each level (strides 4, 8, 16, 32, 64).
         proposals: boxes in training that are kept in each level before, and in all after non-maximum suppression.
