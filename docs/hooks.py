@@ -104,10 +104,15 @@ def on_files(files: Any, config: Any, **_: Any) -> Any:
     """Draw the pages of the comparisons whose records are kept."""
     for kept in (Path(config["docs_dir"]) / "results").glob("*.json"):
         with tempfile.TemporaryDirectory() as folder:
-            for name, text in json.loads(kept.read_text(encoding="utf-8")).items():
-                path = Path(folder) / name
-                path.parent.mkdir(parents=True, exist_ok=True)
-                path.write_text(text, encoding="utf-8")
+            unpack(kept, Path(folder))
             page = comparison_page(Path(folder))
         files.append(File.generated(config, f"results/{kept.stem}.html", content=page))
     return files
+
+
+def unpack(kept: Path, folder: Path) -> None:
+    """Write the records of a comparison as the folder that they are of."""
+    for name, text in json.loads(kept.read_text(encoding="utf-8")).items():
+        path = folder / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text, encoding="utf-8")

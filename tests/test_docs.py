@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import doctest
+import importlib
 import importlib.util
 import json
 import os
@@ -130,3 +131,9 @@ def test_formulas_become_html(tex: str, shown: str) -> None:
     hooks = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(hooks)
     assert hooks.formula(tex, "a page") == f'<span class="math">{shown}</span>'
+
+
+def test_the_table_of_published_numbers_is_the_one_that_the_command_prints(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.syspath_prepend(ROOT / "docs")
+    page = ROOT / "docs" / "published.md"
+    assert importlib.import_module("results").published(page.read_text()) == page.read_text()

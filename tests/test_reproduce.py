@@ -9,6 +9,7 @@ import subprocess
 import sys
 import time
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -58,6 +59,21 @@ def test_a_recipe_runs_in_small_on_made_up_data(name: str, tmp_path: Path) -> No
 @pytest.mark.parametrize("name", [name for name in entry_names() if name not in SAMPLE])
 def test_every_recipe_runs_in_small_on_made_up_data(name: str, tmp_path: Path) -> None:
     run_in_small(name, tmp_path)
+
+
+def test_a_figure_is_drawn_and_its_runs_are_compared(tmp_path: Path) -> None:
+    arguments = ["reproduce", "sc-figure17", "--smoke", "--out", str(tmp_path)]
+    done = CliRunner().invoke(app, arguments)
+    assert done.exit_code == 0, done.output
+    drawn = {path.stem for path in (tmp_path / "sc-nystromformer-listops" / "runs" / "figures").glob("*.png")}
+    assert drawn >= {"weights", "jacobian", "loss", "test", "reaching"}
+    assert "scheme" in done.stdout  # nothing was published as a number, so the comparison's own table is shown
+    assert "κ(J)" in done.stdout
+    began = sorted(path.stat().st_mtime_ns for path in tmp_path.rglob("metrics.jsonl"))
+    again = CliRunner().invoke(app, [*arguments[:1], "sc-table3", "--only", "listops", *arguments[2:]])
+    assert again.exit_code == 0, again.output
+    assert "37.8 ± 0.23" in again.stdout  # the same runs serve the table, and nothing is trained again
+    assert sorted(path.stat().st_mtime_ns for path in tmp_path.rglob("metrics.jsonl")) == began
 
 
 def test_the_list_has_every_table_and_figure() -> None:
@@ -137,13 +153,12 @@ def test_operations_are_those_of_the_formula() -> None:
     assert hours == pytest.approx(21 * 300 * cost.step / 1e9 / 3600)
     # What autograd keeps is at least every linear map's input, and no more than a few times the same.
     inputs = 4 * depth * tokens * (3 * width + 4 * width)
-    assert cost.saved is not None
     assert inputs < cost.saved < 5 * inputs
 
 
 def test_memory_is_divided_where_it_is_sharded() -> None:
     cost = cost_of(load_recipe("digits"), task("digits"), runs=1)
-    kept = (cost.saved or 0) * cost.batch / 4
+    kept = cost.saved * cost.batch / 4
     assert cost.gigabytes(4, sharded=False, half=False) == pytest.approx((16 * cost.parameters + kept) / 1e9)
     assert cost.gigabytes(4, sharded=True, half=True) == pytest.approx((4 * cost.parameters + kept / 2) / 1e9)
 
@@ -175,6 +190,54 @@ def test_ours_is_the_last_stage_one_by_name_an_average_a_second_metric_or_minute
     assert beside(row, {})[0].ours == ()
 
 
+def folder_of_runs(folder: Path, scheme: str, values: list[float], **about: Any) -> None:
+    """A comparison's folder as the laboratory writes it, with one test for each run."""
+    for seed, value in enumerate(values):
+        run = folder / "runs" / f"00-{scheme}" / f"seed-{seed}"
+        run.mkdir(parents=True)
+        described = {"scheme": scheme, "seed": seed, "status": "finished", "metric": "accuracy", "steps": 9}
+        (run / "run.json").write_text(json.dumps(described | {"higher_is_better": True} | about))
+        (run / "metrics.jsonl").write_text(json.dumps({"kind": "test", "step": 9, "accuracy": value}) + "\n")
+        (run / "timings.jsonl").write_text(json.dumps({"kind": "train", "step": 9, "seconds": 90.0}) + "\n")
+
+
+def results_of(id: str, folder: Path) -> dict[tuple[str, str], dict[str, list[float]]]:
+    done = CliRunner().invoke(app, ["reproduce", id, "--results", "--out", str(folder), "--json"])
+    assert done.exit_code == 0, done.output
+    (found,) = json.loads(done.stdout)
+    return {(line["of"], line["label"]): line["values"] for line in found["lines"]}
+
+
+def test_results_are_what_was_published_what_was_run_and_the_twins(tmp_path: Path) -> None:
+    empty = results_of("ci-table2", tmp_path)
+    assert empty["published", "Pets"] == {"default": [26.7], "mimetic": [47.7], "conditioned": [47.7]}
+    assert {of for of, _ in empty} == {"published"}
+    folder_of_runs(tmp_path / "ci-vit-t-pets" / "runs", "mimetic", [0.25, 0.5])
+    folder_of_runs(tmp_path / "fashion-mnist", "conditioned", [0.75])
+    folder_of_runs(tmp_path / "fashion-mnist", "polar", [0.5])  # not in this table
+    found = results_of("ci-table2", tmp_path)
+    assert found["ours", "Pets, ci-vit-t-pets"] == {"default": [], "mimetic": [25.0, 50.0], "conditioned": []}
+    assert found["twin", "fashion-mnist"] == {"conditioned": [75.0]}
+    text = CliRunner().invoke(app, ["reproduce", "ci-table2", "--results", "--out", str(tmp_path)]).stdout
+    assert "| 37.5 ± 17.7 (2 seeds) |" in text
+    assert "Not run: cifar10/vit-t, cifar100/vit-t, flowers/vit-t." in text
+
+
+def test_a_twin_is_found_by_what_its_schemes_do_and_has_the_tables_metrics(tmp_path: Path) -> None:
+    folder_of_runs(tmp_path / "corrections", "shift 1", [0.5])  # the papers have λ = 10
+    folder_of_runs(tmp_path / "corrections", "shift 10", [0.25])
+    folder_of_runs(tmp_path / "corrections", "polar", [0.75])
+    found = results_of("sc-table7", tmp_path)
+    assert found["twin", "corrections"] == {"shift": [25.0], "polar": [75.0]}
+    assert found["twin", "corrections, minutes"] == {"shift": [1.5], "polar": [1.5]}
+    assert results_of("sc-table6", tmp_path)["twin", "corrections"] == {"shift": [25.0]}
+
+
+def test_a_run_that_did_not_finish_is_no_result(tmp_path: Path) -> None:
+    folder_of_runs(tmp_path / "strengths", "shift 2", [0.5], status="diverged", error="at step 3")
+    assert {of for of, _ in results_of("sc-table5", tmp_path)} == {"published"}
+
+
 def test_the_analytic_tables_are_printed(tmp_path: Path) -> None:
     """One block of a ViT-B on 197 tokens: 6 N D d a head grows by 3 N d."""
     done = CliRunner().invoke(app, ["reproduce", "sc-table9", "--out", str(tmp_path)])
@@ -190,8 +253,13 @@ def test_counting_draws_nothing() -> None:
     assert torch.equal(torch.get_rng_state(), before)
 
 
+DROPPED = [f"model.{name}=0.0" for name in ("resid_pdrop", "embd_pdrop", "attn_pdrop")]  # each process has its own
 LARGE = {
-    "ci-table10": ("gpt2-1720m-a", "tinystories", ["model.n_layer=1", "task.length=32", "model.n_positions=32"]),
+    "ci-table10": (
+        "gpt2-1720m-a",
+        "tinystories",
+        ["model.n_layer=1", "task.length=32", "model.n_positions=32", *DROPPED],
+    ),
     "ci-table13": ("vit-g", "imagenet", ["model.depth=1", "train.batch=12"]),
 }
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import math
 import tomllib
 from collections import Counter
@@ -17,7 +18,7 @@ import wellcond as wc
 from wellcond.errors import WellcondError
 from wellcond.lab.arms import check_schemes, schemes_of
 from wellcond.lab.models import lab_model
-from wellcond.lab.recipe import Recipe, parse_recipe, with_steps, written
+from wellcond.lab.recipe import Recipe, load_recipe, parse_recipe, shipped, with_steps, written
 from wellcond.lab.settings import Named
 from wellcond.lab.stages import stages_of
 from wellcond.lab.tasks.base import Task
@@ -166,7 +167,7 @@ def rows() -> list[tuple[Entry, Row]]:
     return [(entry, row) for entry in map(load_entry, NAMES) for row in entry.published.rows]
 
 
-def catalogue() -> dict[str, dict[str, str]]:
+def catalogue() -> dict[str, dict[str, Any]]:
     text = (resources.files("wellcond.reproduce") / "catalogue.toml").read_text()
     items = tomllib.loads(text)["item"]
     assert len({item["id"] for item in items}) == len(items)
@@ -216,7 +217,7 @@ def stages(recipe: Recipe) -> list[Recipe]:
 def test_an_entry_is_a_recipe_with_a_source_a_status_and_options_that_its_tasks_have(name: str) -> None:
     entry = load_entry(name)
     assert entry.published.status in ("partly", "chosen", "confirmed")
-    assert all(row.source.startswith(("Table", "Figure")) for row in entry.published.rows)
+    assert all(row.source.startswith(("Table", "Figure", "Appendix", "Remark")) for row in entry.published.rows)
     assert {row.where[:2] for row in entry.published.rows} == {name[:2]}
     assert entry.recipe.title
     assert entry.published.gpu in PEAK
@@ -296,7 +297,7 @@ def test_stages_of_a_pretrained_model_are_those_that_its_values_name() -> None:
 
 def test_the_catalogue_has_every_table_and_figure_and_the_recipes_reach_all_that_are_trained() -> None:
     items = catalogue()
-    wanted = [f"ci-table{n}" for n in range(1, 14)] + [f"ci-figure{n}" for n in range(1, 8)]
+    wanted = [f"ci-table{n}" for n in range(1, 14)] + [f"ci-figure{n}" for n in range(1, 8)] + ["ci-appendix2"]
     wanted += [f"sc-table{n}" for n in range(1, 13)] + [f"sc-figure{n}" for n in range(1, 22)]
     assert list(items) == wanted
     assert sum("table" in id for id in items) == 25
@@ -305,8 +306,9 @@ def test_the_catalogue_has_every_table_and_figure_and_the_recipes_reach_all_that
     assert {id for id, item in items.items() if item["kind"] == "analytic"} == {"sc-table8", "sc-table9"}
     kinds = {"accuracy", "perplexity", "precision", "ablation", "time", "analytic", "curves", "epochs", "diagram"}
     for id, item in items.items():
-        assert set(item) - {"note"} == {"id", "title", "kind", "needs"}, id
+        assert set(item) - {"note", "twins"} == {"id", "title", "kind", "needs"}, id
         assert item["kind"] in kinds
+        assert set(item.get("twins", ())) <= set(shipped()), id
 
 
 # Epochs (or updates) in all and of the warm-up, its first learning rate, the peak and the last, as the sources say.
@@ -488,3 +490,26 @@ def test_a_recipe_can_take_the_layer_norms_of_the_blocks_away() -> None:
     assert not torch.allclose(kept(images), bare(images))
     with pytest.raises(WellcondError, match="without_layernorms"):
         lab_model("vit", options | {"without_layernorms": True}, task, seed=0)
+
+
+def test_the_ablation_of_the_appendix_and_its_twin_condition_each_part_alone() -> None:
+    recipe = load_entry("ci-vit-b-imagenet-partial").recipe
+    assert recipe.schemes == load_recipe("partial").schemes
+    model = lab_model("vit", {"width": 16, "depth": 1, "heads": 2, "patch": 8}, stand_in(Named(name="cifar10")), seed=0)
+    touched = {}
+    for scheme in schemes_of(recipe):
+        changed = copy.deepcopy(model)
+        scheme.initialise_(changed, seed=0)
+        layers = [wc.attention_layers(each)[0].projections() for each in (model, changed)]
+        pairs = [(role, p.read(), q.read()) for (role, p), (_, q) in zip(*layers, strict=True)]
+        touched[scheme.name] = {role for role, before, after in pairs if not torch.equal(before, after)}
+        if scheme.name.startswith("value "):
+            strength = {"only": 1.0, "0.5": 0.5, "2": 2.0, "4": 4.0}[scheme.name.removeprefix("value ")]
+            value = next(after for role, _, after in pairs if role == "value")
+            assert torch.equal(value, strength * torch.eye(*value.shape[1:]).expand_as(value))
+    three = {"query", "key", "value"}
+    assert touched == {
+        "default": set(), "conditioned": three, "query only": {"query"}, "key only": {"key"}, "value only": {"value"},
+        "query and key": {"query", "key"}, "and output": three | {"output"}, "value 0.5": three, "value 2": three,
+        "value 4": three,
+    }  # fmt: skip

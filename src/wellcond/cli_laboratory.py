@@ -100,7 +100,12 @@ def reproduce(
     only: Annotated[str | None, typer.Option(help="One of its recipes, by data or model.")] = None,
     smoke: Annotated[bool, typer.Option("--smoke", help="A few steps, small, on made-up data.")] = False,
     listing: Annotated[bool, typer.Option("--list", help="What there is; with ID, all about it.")] = False,
-    out: Annotated[Path | None, typer.Option(metavar="DIR", help="Folder for the runs [runs/ID].")] = None,
+    results: Annotated[
+        bool, typer.Option("--results", help="Every published number with ours, from the runs in --out.")
+    ] = False,
+    out: Annotated[
+        Path | None, typer.Option(metavar="DIR", help="Folder for the runs, one for each recipe [runs, runs/smoke].")
+    ] = None,
     settings: Settings = None,
     jobs: Jobs = 1,
     engine: EngineName = "local",
@@ -112,13 +117,19 @@ def reproduce(
     lab = _laboratory()
     from wellcond.reproduce import listing as lists
     from wellcond.reproduce.measured import beside_text
+    from wellcond.reproduce.results import results as found_so_far
+    from wellcond.reproduce.results import results_text
     from wellcond.reproduce.run import reproduce as made_again
 
+    folder = out or (Path("runs/smoke") if smoke else Path("runs"))
+    if results:
+        so_far = found_so_far(folder, id)
+        typer.echo(to_json([asdict(each) for each in so_far]) if json else results_text(so_far))
+        return
     if listing or id is None:
         typer.echo(to_json(lists.listed()) if json else lists.details(id) if id else lists.listing())
         return
     where = lab.Engine(engine, jobs, address, cpus)
-    folder = out or Path("runs") / (f"{id}-smoke" if smoke else id)
 
     def say(line: str) -> None:
         if lab.first_process():

@@ -19,6 +19,22 @@ def table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
     return "\n".join(lines)
 
 
+def markdown(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
+    r"""The same for Markdown, readable as it is.
+
+    >>> print(markdown(["layer", "κ"], [["blocks.0", "1.00"], ["a|b", "12.5"]]))
+    | layer    | κ    |
+    |----------|------|
+    | blocks.0 | 1.00 |
+    | a\|b     | 12.5 |
+    """
+    cells = [[cell.replace("|", r"\|") for cell in row] for row in (header, *rows)]
+    widths = [max(len(row[column]) for row in cells) for column in range(len(header))]
+    lines = [f"| {' | '.join(cell.ljust(width) for cell, width in zip(row, widths, strict=True))} |" for row in cells]
+    rule = f"|{'|'.join('-' * (width + 2) for width in widths)}|"
+    return "\n".join([lines[0], rule, *lines[1:]])
+
+
 def span(names: Sequence[str]) -> str:
     """Name many layers in little room.
 

@@ -30,6 +30,7 @@ def details(id: str) -> str:
     what = item(id)
     parts = [f"{what.id}: {what.title}", f"needs: {what.needs or 'nothing'}"]
     parts += [f"note: {what.note}"] if what.note else []
+    parts += [f"in small, on data that are there: wellcond compare {twin}" for twin in what.twins]
     numbers = []
     for entry in entries_of(id):
         said = entry.published

@@ -45,19 +45,30 @@ def beside(row: Row, stages: Mapping[str, Iterable[Outcome]]) -> list[Beside]:
         for name, published in named.items():
             spread = spreads.get(name) if isinstance(spreads, dict) else spreads
             label = f"{row.label}, {name}" if name else row.label
-            ours = tuple(row.scale * value for value in _ours(name, list(named), scheme, runs).values())
+            ours = tuple(row.scale * value for value in _with_average(name, list(named), scheme, runs).values())
             found.append(Beside(label, scheme, published, spread, ours))
     return found
 
 
-def _ours(name: str, names: list[str], scheme: str, runs: Mapping[str, list[Outcome]]) -> dict[int, float]:
-    """By seed: a stage's metric, one of the last stage's, their mean where a seed has all, or minutes."""
+def _with_average(name: str, names: list[str], scheme: str, runs: Mapping[str, list[Outcome]]) -> dict[int, float]:
+    """By seed; the average of the other columns where a seed has all."""
+    if name != "average":
+        return ours_of(name, scheme, runs)
+    columns = [ours_of(other, scheme, runs) for other in names if other != "average"]
+    whole = set.intersection(*map(set, columns))
+    return {seed: statistics.fmean(column[seed] for column in columns) for seed in sorted(whole)}
+
+
+def ours_of(name: str, scheme: str, runs: Mapping[str, list[Outcome]]) -> dict[int, float]:
+    """By seed, of the runs that finished.
+
+    Args:
+        name: a stage, whose result it is; `minutes`; a metric of the last stage; or nothing for its result.
+        scheme: of the recipe.
+        runs: by stage.
+    """
     if not runs:
         return {}
-    if name == "average":
-        columns = [_ours(other, names, scheme, runs) for other in names if other != "average"]
-        whole = set.intersection(*map(set, columns))
-        return {seed: statistics.fmean(column[seed] for column in columns) for seed in sorted(whole)}
     stage = runs.get(name, list(runs.values())[-1])
     done = {o.seed: o for o in stage if o.scheme == scheme and o.result is not None}
     if name == "minutes":
