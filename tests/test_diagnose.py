@@ -304,6 +304,21 @@ def test_padding_does_not_count() -> None:
     assert padded.stable_rank == pytest.approx(alone.stable_rank, rel=1e-9)
 
 
+def test_padded_tokens_of_torchs_encoder_do_not_count_and_are_not_packed() -> None:
+    """Its fast path would hand packed tokens to the hooks."""
+    torch.manual_seed(0)
+    encoder = nn.TransformerEncoder(nn.TransformerEncoderLayer(16, 2, 32, batch_first=True), 2).double().eval()
+    x, mask = torch.randn(2, 6, 16, dtype=torch.float64), torch.zeros(2, 6, dtype=torch.bool)
+    mask[:, 4:] = True
+    before = torch.backends.mha.get_fastpath_enabled()
+    alone = wc.diagnose(encoder, x[:, :4], **QUICK).layers
+    padded = wc.diagnose(encoder, {"src": x, "src_key_padding_mask": mask}, **QUICK).layers
+    assert torch.backends.mha.get_fastpath_enabled() == before
+    for layer, other in zip(padded, alone, strict=True):
+        assert layer.cosine == pytest.approx(other.cosine, rel=1e-9)
+        assert layer.stable_rank == pytest.approx(other.stable_rank, rel=1e-9)
+
+
 def test_half_precision_and_a_plain_table() -> None:
     model, x = vit().bfloat16(), images().bfloat16()
     exact = wc.diagnose(vit(), images(), **QUICK).layers[0]

@@ -203,12 +203,18 @@ def run(model: nn.Module, inputs: Any) -> Any:
 
 @contextmanager
 def evaluating(model: nn.Module) -> Iterator[None]:
-    """Put a module into evaluation mode and back, each sub-module to its own mode."""
+    """Put a module into evaluation mode and back, each sub-module to its own mode.
+
+    Without gradients torch's encoder then fuses its layers and packs padded tokens, which no hook could read: not here.
+    """
     modes = [(module, module.training) for module in model.modules()]
+    fused = torch.backends.mha.get_fastpath_enabled()
     try:
+        torch.backends.mha.set_fastpath_enabled(False)
         model.eval()
         yield
     finally:
+        torch.backends.mha.set_fastpath_enabled(fused)
         for module, training in modes:
             module.training = training
 

@@ -93,7 +93,7 @@ def watch(layers: AttentionLayers, batch: Any) -> Watched:
     modules |= {path: _called(root, path) for path in blocks}
     traces: dict[str, Trace] = {}
     streams: dict[str, tuple[Tensor, Tensor]] = {}
-    with _module_by_module(), _hooked(modules, traces, streams, blocks):
+    with _hooked(modules, traces, streams, blocks):
         seen = look(layers, batch, norms=False)
     return Watched(seen, traces, norms, streams)
 
@@ -103,17 +103,6 @@ def _called(root: nn.Module, path: str) -> nn.Module:
     while isinstance(resolve(root, path), nn.ModuleList) and path:
         path = path.rpartition(".")[0]
     return resolve(root, path)
-
-
-@contextmanager
-def _module_by_module() -> Iterator[None]:
-    """Keep torch's encoder from fusing its layers, and from packing padded tokens, which no hook could read."""
-    before = torch.backends.mha.get_fastpath_enabled()
-    torch.backends.mha.set_fastpath_enabled(False)
-    try:
-        yield
-    finally:
-        torch.backends.mha.set_fastpath_enabled(before)
 
 
 @contextmanager
