@@ -11,6 +11,7 @@ import math
 from dataclasses import dataclass
 
 import torch
+from torch import Tensor
 
 from wellcond.errors import WellcondError
 from wellcond.propagation.lattice import STEP, log_probability, lower_end, powers, upper_end
@@ -40,6 +41,23 @@ class Row:
     def gradient(self) -> float:
         """R = E[Y₂ − 2 Y₃ + Y₂²], what the query's gradient is proportional to."""
         return max(0.0, self.participation - 2 * self.cube + self.square)
+
+
+def free_energy(deviation: Tensor, tokens: float) -> Tensor:
+    r"""What T Gaussian logits weigh together, log Σ exp as T → ∞: an own logit above it takes the row (Derrida 1981).
+
+    $\log T + s^2/2$ up to the freezing at $s = \sqrt{2 \log T}$, $s\sqrt{2 \log T}$ from there on.
+
+    Args:
+        deviation: s, of the logits along the row.
+        tokens: T.
+
+    >>> free_energy(torch.tensor([0.0, 10.0]), math.e**2)
+    tensor([ 2., 20.])
+    """
+    log = math.log(tokens)
+    frozen = math.sqrt(2 * log)
+    return torch.where(deviation > frozen, deviation * frozen, log + deviation**2 / 2)
 
 
 def exact_row(deviation: float, tokens: float, shift: float = 0.0, *, step: float = STEP) -> Row:

@@ -16,6 +16,7 @@ from torch.nn.functional import grid_sample
 from tqdm.auto import tqdm
 
 from wellcond.propagation.kernels import Kernel
+from wellcond.propagation.rows import free_energy
 from wellcond.propagation.statistics import Attention, Statistics, apart, pair_averages, row_averages
 
 COLDEST = 8.0  # scatter ÷ √(2 log T) up to which images go; beyond, what is missing to a one-hot row falls as 1/s
@@ -132,10 +133,7 @@ NEAR, FAR = -12.0, 12.0  # in units of 1 + s from where half of a row goes to it
 
 def _place(deviation: Tensor, shift: Tensor, tokens: int) -> Tensor:
     """Where a shift stands between none of the row and all of it, in [0, 1]; half is the free energy of the rest."""
-    log = math.log(tokens)
-    critical = math.sqrt(2 * log)
-    energy = torch.where(deviation > critical, deviation * critical, log + deviation**2 / 2)
-    return ((shift - energy) / (1 + deviation) - NEAR) / (FAR - NEAR)
+    return ((shift - free_energy(deviation, tokens)) / (1 + deviation) - NEAR) / (FAR - NEAR)
 
 
 @lru_cache(maxsize=16)

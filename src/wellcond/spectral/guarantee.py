@@ -15,7 +15,7 @@ from torch import Tensor
 
 from wellcond.attention.view import AttentionLayer
 from wellcond.linalg import condition_numbers, conditions
-from wellcond.propagation.rows import Row, exact_row
+from wellcond.propagation.rows import Row, exact_row, free_energy
 from wellcond.tables import table
 
 ONE_HOT = 0.95  # the weight of a token's own column from which a row counts as one-hot
@@ -149,9 +149,8 @@ class SelfBias:
     @property
     def margin(self) -> float:
         """How far the own logit is above the free energy of the others, in its own deviations."""
-        log, shift, s = math.log(TOKENS), (1 - COSINE) * self.mean, math.sqrt(1 - COSINE) * self.deviation
-        energy = s * math.sqrt(2 * log) if s > math.sqrt(2 * log) else log + s**2 / 2
-        return (shift - energy) / (1 + s)
+        shift, s = (1 - COSINE) * self.mean, math.sqrt(1 - COSINE) * self.deviation
+        return (shift - free_energy(torch.tensor(s, dtype=torch.float64), TOKENS).item()) / (1 + s)
 
     def row(self, tokens: int = TOKENS, cosine: float = COSINE) -> Row:
         """The averages of the head's attention rows."""
