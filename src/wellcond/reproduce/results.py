@@ -14,6 +14,7 @@ from wellcond.reproduce.catalogue import CURVES, Item, entries_of, item, items, 
 from wellcond.reproduce.measured import Beside, beside, number_text, ours_of, ours_text
 from wellcond.tables import markdown
 
+MOST = 5  # schemes that have room beside each other
 PUBLISHED, OURS, TWIN = "published", "ours", "twin"
 
 
@@ -93,14 +94,21 @@ def results_text(found: Sequence[Result]) -> str:
         if not each.lines:
             rest.append([each.id, each.title, _instead(each)])
             continue
-        schemes = list(dict.fromkeys(scheme for line in each.lines for scheme in line.values))
-        cells = [[line.label, line.of, *(line.cell(scheme) for scheme in schemes)] for line in each.lines]
-        parts += [f"## {each.id}: {each.title}", markdown(["row", "numbers", *schemes], cells)]
+        parts += [f"## {each.id}: {each.title}", _table(each.lines)]
         parts += [f"Not run: {', '.join(each.not_run)}."] if each.not_run else []
     if rest:
         parts += ["## Without numbers"] if parts else []
         parts.append(markdown(["id", "what it shows", "here"], rest))
     return "\n\n".join(parts)
+
+
+def _table(lines: Sequence[Line]) -> str:
+    """A row for each line; where there are many schemes, a row for each of them."""
+    schemes = list(dict.fromkeys(scheme for line in lines for scheme in line.values))
+    rows = [["row", "numbers", *schemes]]
+    rows += [[line.label, line.of, *(line.cell(scheme) for scheme in schemes)] for line in lines]
+    header, *body = rows if len(schemes) <= MOST else [list(column) for column in zip(*rows, strict=True)]
+    return markdown(header, body)
 
 
 def _instead(result: Result) -> str:
