@@ -402,7 +402,7 @@ def test_a_detector_can_be_watched_and_is_not_disturbed():
 
 def test_the_recipe_of_shapes_builds_trains_and_is_scored():
     recipe = load_recipe("shapes")
-    assert list(recipe.schemes) == ["default", "conditioned"]
+    assert list(recipe.schemes) == ["default", "mimetic", "conditioned", "shift"]
     shapes = task(recipe.task.name, **recipe.task.options)
     model = lab_model(recipe.model.name, recipe.model.options, shapes, 0)
     check_fits(model, shapes, shapes.test[torch.arange(2)])

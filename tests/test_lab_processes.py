@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import json
+import subprocess
+import sys
+from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 
 import pytest
@@ -10,10 +14,15 @@ import torch
 from tests.laboratory import TINY, in_two_processes, losses, metrics, prepared, quiet, write
 from wellcond.errors import WellcondError
 from wellcond.lab.batches import Batches
+from wellcond.lab.commands import compare_recipe
 from wellcond.lab.compare import run_all
+from wellcond.lab.engine import Engine
+from wellcond.lab.evaluate import Examination, evaluate
 from wellcond.lab.models import lab_model
+from wellcond.lab.optimize import optimizer_for
 from wellcond.lab.processes import blocks
-from wellcond.lab.recipe import parse_recipe
+from wellcond.lab.recipe import load_recipe, parse_recipe
+from wellcond.lab.settings import Training
 from wellcond.lab.tasks import task
 
 # Each process draws its own dropout, so there is none; "shift 1" has folded weights, which shards must follow.
@@ -21,6 +30,11 @@ PLAIN = TINY.replace("dropout = 0.1", "dropout = 0.0").replace("steps = 40", "st
 PLAIN = PLAIN.replace("depth = 1", "depth = 2").replace(
     PLAIN[PLAIN.index("[schemes.conditioned]") : PLAIN.index('[schemes."shift')], ""
 )
+
+
+def accuracies(out: Path) -> list[list[float]]:
+    return [[line["accuracy"] for line in map(json.loads, text.splitlines()) if line["kind"] == "test"]
+            for _, text in sorted(metrics(out).items())]  # fmt: skip
 
 
 @pytest.mark.parametrize(
@@ -42,6 +56,10 @@ def test_two_processes_have_the_loss_curve_of_one(sharding: str, dtype: str, tol
     assert [len(curve) for curve in losses(one)] == [10, 10]
     for alone, together in zip(losses(one), losses(two), strict=True):
         assert alone == pytest.approx(together, abs=tolerance)
+    # 360 examples in two parts, one for each process: an argmax may go the other way where two are equal to rounding.
+    for alone, together in zip(accuracies(one), accuracies(two), strict=True):
+        assert len(alone) == 3
+        assert alone == pytest.approx(together, abs=1.5 / 360 if dtype == "float32" else 0)
 
 
 @pytest.mark.long
@@ -102,3 +120,73 @@ def test_batches_do_not_draw_from_the_global_generator() -> None:
     before = torch.get_rng_state()
     next(batches.since(3))
     assert torch.equal(torch.get_rng_state(), before)
+
+
+class FakeProcess:
+    """One of several processes: what they gather is what all of them found so far, so the last one has everything."""
+
+    device = torch.device("cpu")
+
+    def __init__(self, index: int, count: int) -> None:
+        self.process_index, self.num_processes = index, count
+
+    def autocast(self) -> AbstractContextManager[None]:
+        return nullcontext()
+
+
+@pytest.mark.parametrize("count", [2, 3, 5])
+def test_a_test_is_the_same_by_however_many_processes_it_is_made(count: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """In 12 parts: each example once, and as many forwards in every process, which wait for each other."""
+    digits = task("digits")
+    settings = Training(batch=64, accumulate=2)
+    model = lab_model("vit", {"width": 16, "depth": 1, "heads": 2, "patch": 4}, digits, seed=0)
+    calls: list[int] = []
+    model.register_forward_hook(lambda module, inputs, output: calls.append(len(output)))
+    alone = evaluate(model, digits, settings, FakeProcess(0, 1))
+    assert calls == [32] * 11 + [8]
+    with torch.no_grad():
+        every = digits.test[torch.arange(len(digits.test))]
+        right = (model.eval()(every.inputs).argmax(-1) == every.targets).sum()
+    assert alone == {"accuracy": float(right) / 360}
+    found: list[object] = []
+    monkeypatch.setattr("wellcond.lab.evaluate.gather_object", lambda own: found.extend(own) or found)
+    for index in range(count):
+        calls.clear()
+        together = evaluate(model, digits, settings, FakeProcess(index, count))
+        assert len(calls) == -(-12 // count)
+    assert together == alone
+    assert len(found) == 12
+
+
+def test_parts_of_a_test_are_no_larger_than_what_training_accumulates() -> None:
+    digits = task("digits")
+    for batch, accumulate, size in ((32, 1, 256), (4096, 1, 256), (1280, 16, 80), (8192, 64, 128), (8, 8, 1)):
+        assert Examination.of(digits, Training(batch=batch, accumulate=accumulate)).size == size
+    assert Examination.of(task("shapes"), Training(batch=8)).size == 8  # images of a detector are large
+
+
+HOLD = "import sys, time; from pathlib import Path; from wellcond.lab.lock import only_here\n"
+HOLD += "with only_here(Path(sys.argv[1])): print('held', flush=True); time.sleep(600)"
+
+
+def test_two_commands_do_not_write_into_one_folder_and_a_killed_one_lets_it_go(tmp_path: Path) -> None:
+    recipe = load_recipe(str(write(tmp_path)), train={"steps": 2}, seeds=[0])
+    compare_recipe(recipe, tmp_path / "out", Engine())
+    with subprocess.Popen([sys.executable, "-c", HOLD, str(tmp_path / "out")], stdout=subprocess.PIPE) as other:
+        assert other.stdout is not None
+        assert other.stdout.readline() == b"held\n"
+        with pytest.raises(WellcondError, match="another command is at work in"):
+            compare_recipe(recipe, tmp_path / "out", Engine())
+        other.kill()
+    compare_recipe(recipe, tmp_path / "out", Engine())
+
+
+def test_what_the_recipe_names_does_not_decay() -> None:
+    model = lab_model("vit", {"width": 16, "depth": 1, "heads": 2, "patch": 4}, task("digits"), seed=0)
+    decaying = {
+        names: {id(p) for p in optimizer_for(model, 1e-3, Training(undecayed=names)).param_groups[0]["params"]}
+        for names in ((), ("pos_embed", "cls_token"))
+    }
+    own = {id(p): name for name, p in model.named_parameters()}
+    assert {own[p] for p in decaying[()] - decaying["pos_embed", "cls_token"]} == {"pos_embed", "cls_token"}
+    assert all(model.get_parameter(own[p]).dim() > 1 for p in decaying[()])

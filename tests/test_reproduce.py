@@ -8,6 +8,7 @@ import signal
 import subprocess
 import sys
 import time
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -22,9 +23,10 @@ from wellcond.lab.recipe import load_recipe
 from wellcond.lab.tasks import task
 from wellcond.reproduce.catalogue import entries, items
 from wellcond.reproduce.cost import cost_of
-from wellcond.reproduce.entry import Row, entry_names
+from wellcond.reproduce.entry import Row, entry_names, needed_folders, tasks_of
+from wellcond.reproduce.made import Made
 from wellcond.reproduce.made_up import write_made_up
-from wellcond.reproduce.measured import beside
+from wellcond.reproduce.measured import beside, beside_text
 from wellcond.reproduce.run import reproduce
 
 # Each of another kind: timm's families, transformers, our own, one stage or several, every way to condition.
@@ -150,7 +152,8 @@ def test_operations_are_those_of_the_formula() -> None:
     assert cost.forward == depth * (linear + attention) + patches + head
     assert cost.step == 3 * cost.forward * recipe.train.batch
     hours = cost.hours(1e9)
-    assert hours == pytest.approx(21 * 300 * cost.step / 1e9 / 3600)
+    tested = 12 * 360  # every 25 of 300 steps
+    assert hours == pytest.approx(21 * (300 * cost.step + tested * cost.forward) / 1e9 / 3600)
     # What autograd keeps is at least every linear map's input, and no more than a few times the same.
     inputs = 4 * depth * tokens * (3 * width + 4 * width)
     assert inputs < cost.saved < 5 * inputs
@@ -160,6 +163,9 @@ def test_memory_is_divided_where_it_is_sharded() -> None:
     cost = cost_of(load_recipe("digits"), task("digits"), runs=1)
     kept = cost.saved * cost.batch / 4
     assert cost.gigabytes(4, sharded=False, half=False) == pytest.approx((16 * cost.parameters + kept) / 1e9)
+    assert replace(cost, averaged=True).gigabytes(4, sharded=False, half=False) == pytest.approx(
+        (20 * cost.parameters + kept) / 1e9
+    )
     assert cost.gigabytes(4, sharded=True, half=True) == pytest.approx((4 * cost.parameters + kept / 2) / 1e9)
 
 
@@ -217,7 +223,7 @@ def test_results_are_what_was_published_what_was_run_and_the_twins(tmp_path: Pat
     folder_of_runs(tmp_path / "fashion-mnist", "polar", [0.5])  # not in this table
     found = results_of("ci-table2", tmp_path)
     assert found["ours", "Pets, ci-vit-t-pets"] == {"default": [], "mimetic": [25.0, 50.0], "conditioned": []}
-    assert found["twin", "fashion-mnist"] == {"conditioned": [75.0]}
+    assert found["twin", "fashion-mnist, changed"] == {"conditioned": [75.0]}
     text = CliRunner().invoke(app, ["reproduce", "ci-table2", "--results", "--out", str(tmp_path)]).stdout
     assert "| 37.5 ± 17.7 (2 seeds) |" in text
     assert "Not run: cifar10/vit-t, cifar100/vit-t, flowers/vit-t." in text
@@ -228,14 +234,65 @@ def test_a_twin_is_found_by_what_its_schemes_do_and_has_the_tables_metrics(tmp_p
     folder_of_runs(tmp_path / "corrections", "shift 10", [0.25])
     folder_of_runs(tmp_path / "corrections", "polar", [0.75])
     found = results_of("sc-table7", tmp_path)
-    assert found["twin", "corrections"] == {"shift": [25.0], "polar": [75.0]}
-    assert found["twin", "corrections, minutes"] == {"shift": [1.5], "polar": [1.5]}
-    assert results_of("sc-table6", tmp_path)["twin", "corrections"] == {"shift": [25.0]}
+    assert found["twin", "corrections, changed"] == {"shift": [25.0], "polar": [75.0]}
+    assert found["twin", "corrections, minutes, changed"] == {"shift": [1.5], "polar": [1.5]}
+    assert results_of("sc-table6", tmp_path)["twin", "corrections, changed"] == {"shift": [25.0]}
 
 
 def test_a_run_that_did_not_finish_is_no_result(tmp_path: Path) -> None:
     folder_of_runs(tmp_path / "strengths", "shift 2", [0.5], status="diverged", error="at step 3")
-    assert {of for of, _ in results_of("sc-table5", tmp_path)} == {"published"}
+    assert results_of("sc-table5", tmp_path)["twin", "strengths, changed"] == {}
+
+
+def test_what_diverged_is_said_and_is_no_result(tmp_path: Path) -> None:
+    folder = tmp_path / "ci-vit-t-pets" / "runs"
+    folder_of_runs(folder, "mimetic", [0.25])
+    folder_of_runs(folder, "default", [0.5], status="diverged")
+    (folder / "runs" / "00-default" / "seed-0").rename(folder / "runs" / "00-default" / "seed-7")
+    found = results_of("ci-table2", tmp_path)
+    assert found["ours", "Pets, ci-vit-t-pets"]["default"] == []
+    text = CliRunner().invoke(app, ["reproduce", "ci-table2", "--results", "--out", str(tmp_path)]).stdout
+    assert "| 1 diverged | 25 (1 seed)" in text
+    row = Row(where="ci-table2", label="row", source="here", values={"default": 1.0})
+    two = [outcome("default", 0, 0.5), replace(outcome("default", 1, 0.5), status="crashed")]
+    (number,) = beside(row, {"pretrain": two, "": [outcome("default", 0, 0.5)]})
+    assert (number.ours, number.lost) == ((50.0,), ("crashed",))
+    assert "50 (1 seed, 1 crashed)" in beside_text([number])
+
+
+def test_ours_says_what_was_changed_and_a_smoke_run_is_none(tmp_path: Path) -> None:
+    for entry in ("ci-vit-t-pets", "ci-vit-t-flowers", "ci-vit-t-cifar100"):
+        folder_of_runs(tmp_path / entry / "runs", "default", [0.5])
+    Made(changes={"seeds": [0], "train": {"epochs": 1, "workers": 0}}).write(tmp_path / "ci-vit-t-pets")
+    Made(changes={"train": {"workers": 0}}).write(tmp_path / "ci-vit-t-flowers")
+    Made(smoke=True).write(tmp_path / "ci-vit-t-cifar100")
+    ours = [label for of, label in results_of("ci-table2", tmp_path) if of == "ours"]
+    assert ours == ["Flowers, ci-vit-t-flowers", "Pets, ci-vit-t-pets, changed: train.epochs = 1"]
+    folder_of_runs(tmp_path / "fashion-mnist", "default", [0.5])
+    (tmp_path / "fashion-mnist" / "comparison.json").write_text('{"fingerprint": "another"}')
+    assert ("twin", "fashion-mnist, changed") in results_of("ci-table2", tmp_path)
+
+
+def test_steps_of_a_smoke_run_can_be_set_and_only_their_own_entry_is_shown(tmp_path: Path) -> None:
+    command = ["reproduce", "sc-table3", "--only", "listops", "--smoke", "--out", str(tmp_path)]
+    done = CliRunner().invoke(app, [*command, "--set", "train.steps=1"])
+    assert done.exit_code == 0, done.output
+    assert {json.loads(path.read_text())["steps"] for path in tmp_path.rglob("run.json")} == {1}
+    made = json.loads((tmp_path / "sc-nystromformer-listops" / "made.json").read_text())
+    assert made == {"smoke": True, "changes": {"train": {"steps": 1}}}
+    shown = CliRunner().invoke(app, ["reproduce", "sc-table3", "--only", "text", "--results", "--out", str(tmp_path)])
+    assert "| Text" in shown.stdout
+    assert "| ListOps" not in shown.stdout
+
+
+def test_what_is_generated_needs_no_data() -> None:
+    for entry in entries().values():
+        given = {task.options.get("folder") for task in tasks_of(entry.recipe)}
+        generated = {"lra/listops", "lra/pathfinder"}
+        assert set(needed_folders(entry)) == given - generated, entry.name
+    said = CliRunner().invoke(app, ["reproduce", "sc-table3", "--list"]).stdout
+    assert "sc-nystromformer-listops (--only lra/listops)" in said
+    assert "  in the folder of --data: nothing" in said
 
 
 def test_the_analytic_tables_are_printed(tmp_path: Path) -> None:

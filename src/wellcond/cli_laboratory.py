@@ -123,7 +123,7 @@ def reproduce(
 
     folder = out or (Path("runs/smoke") if smoke else Path("runs"))
     if results:
-        so_far = found_so_far(folder, id)
+        so_far = found_so_far(folder, id, only)
         typer.echo(to_json([asdict(each) for each in so_far]) if json else results_text(so_far))
         return
     if listing or id is None:

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 from torch import Tensor
@@ -16,6 +16,7 @@ from wellcond.lab.order import generator, indices
 from wellcond.lab.recipe import Recipe
 from wellcond.lab.tasks.base import Batch, Task
 
+T = TypeVar("T")
 Parts = list[tuple[Batch, float]]  # what is accumulated in turn, and its share of the whole
 
 
@@ -65,19 +66,28 @@ class Batches(Dataset[Parts]):
 
     def since(self, start: int) -> Iterator[Parts]:
         """From a step on, in order."""
-        loader: DataLoader[Any] = DataLoader(
-            self,
-            batch_size=None,
-            sampler=range(start, len(self)),
-            num_workers=self.recipe.train.workers,
-            collate_fn=_as_it_is,
-            generator=torch.Generator(),  # a loader draws a seed, and must not from the global generator
-        )
-        try:
-            yield from loader
-        except DataError as error:  # from another process it comes with a traceback, and ends with what is the matter
-            raise DataError(str(error).strip().splitlines()[-1].rpartition("DataError: ")[2]) from None
+        yield from ahead(self, range(start, len(self)), self.recipe.train.workers)
 
 
-def _as_it_is(parts: Parts) -> Parts:
-    return parts
+def ahead(dataset: Dataset[T], order: Sequence[int], workers: int) -> Iterator[T]:
+    """Its entries in an order, read ahead by so many processes.
+
+    >>> list(ahead([1, 2, 3], [2, 0], workers=0))
+    [3, 1]
+    """
+    loader: DataLoader[Any] = DataLoader(
+        dataset,
+        batch_size=None,
+        sampler=order,
+        num_workers=workers,
+        collate_fn=_as_it_is,
+        generator=torch.Generator(),  # a loader draws a seed, and must not from the global generator
+    )
+    try:
+        yield from loader
+    except DataError as error:  # from another process it comes with a traceback, and ends with what is the matter
+        raise DataError(str(error).strip().splitlines()[-1].rpartition("DataError: ")[2]) from None
+
+
+def _as_it_is(entry: Any) -> Any:
+    return entry

@@ -74,6 +74,11 @@ def _fingerprint(recipe: Recipe) -> str:
     return hashlib.sha256(to_json(kept).encode()).hexdigest()[:16]
 
 
+def same_recipe(recipe: Recipe, out: Path) -> bool:
+    """Whether a folder's runs are this recipe's, whatever seeds and schemes there are."""
+    return bool(_begun(out / "comparison.json").get("fingerprint") == _fingerprint(recipe))
+
+
 def _begun(mark: Path) -> dict[str, Any]:
     """What an earlier call wrote; nothing if there was none."""
     try:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import nullcontext
 from dataclasses import dataclass
 
 from wellcond.errors import WellcondError
@@ -10,7 +11,8 @@ from wellcond.lab.cluster import run_on_ray
 from wellcond.lab.compare import Experiment, run_all
 from wellcond.lab.display import Display
 from wellcond.lab.jobs import run_jobs
-from wellcond.lab.processes import processes
+from wellcond.lab.lock import only_here
+from wellcond.lab.processes import first_process, processes
 from wellcond.lab.train import Report
 
 
@@ -47,7 +49,7 @@ class Engine:
 
     def run(self, experiment: Experiment) -> None:
         """Make them, with a live display."""
-        with Display(experiment) as display:
+        with only_here(experiment.out) if first_process() else nullcontext(), Display(experiment) as display:
 
             def watch(scheme: Scheme, seed: int) -> Report:
                 return lambda step, loss: display.said(scheme.name, seed, step, loss)

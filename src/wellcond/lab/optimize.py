@@ -13,9 +13,10 @@ from wellcond.lab.settings import Training
 
 
 def optimizer_for(model: nn.Module, lr: float, settings: Training) -> torch.optim.Optimizer:
-    """Matrices decay; biases and gains do not."""
-    own = [p for p in model.parameters() if p.requires_grad]
-    wide, thin = [p for p in own if p.dim() > 1], [p for p in own if p.dim() < 2]
+    """Matrices decay; biases and gains do not, nor what the recipe names."""
+    own = [(name, p) for name, p in model.named_parameters() if p.requires_grad]
+    decays = [p.dim() > 1 and not any(part in name for part in settings.undecayed) for name, p in own]
+    wide, thin = ([p for (_, p), does in zip(own, decays, strict=True) if does == which] for which in (True, False))
     groups = [{"params": wide, "weight_decay": settings.weight_decay}, {"params": thin, "weight_decay": 0.0}]
     if settings.optimizer == "sgd":
         return torch.optim.SGD(groups, lr=lr, momentum=settings.betas[0])

@@ -58,7 +58,7 @@ class Outcome:
 def read_outcome(folder: Path) -> Outcome:
     """One run's folder: `run.json`, `metrics.jsonl` and `timings.jsonl`."""
     try:
-        described = json.loads((folder / "run.json").read_text())
+        described = json.loads((folder / "run.json").read_text(encoding="utf-8"))
     except (OSError, json.JSONDecodeError) as error:
         raise WellcondError(
             f"'{folder}' holds no readable run.json ({error}): it is not a run of a comparison"
@@ -104,6 +104,9 @@ def _lines(path: Path) -> Iterable[dict[str, Any]]:
     """Whole lines of a file that grows; a last one without its end is not there yet."""
     if not path.exists():
         return
-    for line in path.read_text().splitlines(keepends=True):
+    for number, line in enumerate(path.read_text(encoding="utf-8").splitlines(keepends=True), 1):
         if line.endswith("\n"):
-            yield json.loads(line)
+            try:
+                yield json.loads(line)
+            except ValueError as error:
+                raise WellcondError(f"'{path}', line {number} is not JSON ({error}): delete the run's folder") from None

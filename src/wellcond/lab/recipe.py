@@ -98,7 +98,7 @@ def shipped() -> dict[str, str]:
     """
     folder = resources.files("wellcond.lab") / "recipes"
     files = sorted((f for f in folder.iterdir() if f.name.endswith(".toml")), key=lambda f: f.name)
-    return {f.name.removesuffix(".toml"): tomllib.loads(f.read_text()).get("title", "") for f in files}
+    return {f.name.removesuffix(".toml"): tomllib.loads(f.read_text(encoding="utf-8")).get("title", "") for f in files}
 
 
 def recipe_text(source: str | Path) -> tuple[str, str]:
@@ -106,14 +106,14 @@ def recipe_text(source: str | Path) -> tuple[str, str]:
     path = Path(source)
     if path.suffix == ".toml" or path.is_file():
         try:
-            return path.read_text(), str(path)
+            return path.read_text(encoding="utf-8"), str(path)
         except (OSError, UnicodeDecodeError) as error:
             raise WellcondError(f"the recipe '{path}' cannot be read: {error}") from None
     if str(source) not in shipped():
         close = difflib.get_close_matches(str(source), shipped(), n=1)
         hint = f"; the closest is {close[0]}" if close else ""
         raise WellcondError(f"there is no file and no recipe '{source}'{hint}. `wellcond recipes` lists them")
-    return (resources.files("wellcond.lab") / "recipes" / f"{source}.toml").read_text(), str(source)
+    return (resources.files("wellcond.lab") / "recipes" / f"{source}.toml").read_text(encoding="utf-8"), str(source)
 
 
 def load_recipe(source: str | Path, **changes: Any) -> Recipe:

@@ -4,7 +4,10 @@ from __future__ import annotations
 
 from typing import Annotated, Any, Literal
 
+import torch
 from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
+
+DTYPES = {"float32": torch.float32, "float64": torch.float64}
 
 
 class Part(BaseModel):
@@ -68,6 +71,7 @@ class Training(Part):
         first_lr: where the warm-up begins.
         final_lr: where a falling schedule ends.
         optimizer: SGD has the first of the betas for its momentum.
+        undecayed: parts of the names of parameters that do not decay, besides biases and gains.
         momentum_cycle: the first beta falls from the second of these to the first and comes back, as the learning rate
             of one-cycle rises and falls.
         clip: of the gradient's norm.
@@ -94,6 +98,7 @@ class Training(Part):
     final_lr: float = Field(0.0, ge=0)
     optimizer: Literal["adamw", "sgd"] = "adamw"
     weight_decay: float = Field(0.05, ge=0)
+    undecayed: tuple[str, ...] = ()
     betas: tuple[float, float] = (0.9, 0.999)
     eps: float = Field(1e-8, gt=0)
     momentum_cycle: tuple[float, float] | None = None

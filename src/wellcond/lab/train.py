@@ -17,6 +17,7 @@ from wellcond.diagnose.scalars import scalars
 from wellcond.errors import WellcondError
 from wellcond.lab.arms import Scheme
 from wellcond.lab.batches import Batches, Parts
+from wellcond.lab.evaluate import evaluate
 from wellcond.lab.folder import RunFolder, sound
 from wellcond.lab.models import feed, lab_model, monitor_inputs
 from wellcond.lab.optimize import averaged, averaged_tensors, optimizer_for, steer_
@@ -24,13 +25,12 @@ from wellcond.lab.order import generator, seed_
 from wellcond.lab.processes import shard_
 from wellcond.lab.recipe import Recipe
 from wellcond.lab.record import Record
-from wellcond.lab.settings import Training
+from wellcond.lab.settings import DTYPES
 from wellcond.lab.standing import Standing, resume_
 from wellcond.lab.tasks.base import Batch, Task
 from wellcond.lab.weights import fitting, kept_weights, put_, selected, whole_state
 from wellcond.spectral.handle import Conditioning
 
-DTYPES = {"float32": torch.float32, "float64": torch.float64}
 Report = Callable[[int, float], None]  # steps done, loss
 
 
@@ -108,13 +108,13 @@ def train(run: Run, report: Report = lambda step, loss: None) -> str:
             clock = time.perf_counter()
         if done % settings.test_every == 0 and done < settings.steps:
             with averaged(model, average):
-                record.measure("test", done, **evaluate(wrapped, task, accelerator.device, settings))
+                record.measure("test", done, **evaluate(wrapped, task, settings, accelerator))
             clock = time.perf_counter()
         if done % settings.checkpoint_every == 0 and done < settings.steps:
             record.checkpoint(done, standing.tensors())
             clock = time.perf_counter()
     with averaged(model, average):
-        record.measure("test", settings.steps, **evaluate(wrapped, task, accelerator.device, settings))
+        record.measure("test", settings.steps, **evaluate(wrapped, task, settings, accelerator))
         if settings.keep:
             record.keep(whole_state(model))
     _look(run, model, settings.steps, record)
@@ -157,22 +157,6 @@ def _update(run: Run, model: nn.Module, optimizer: Any, accelerator: Accelerator
     optimizer.step()
     optimizer.zero_grad()
     return summed
-
-
-@torch.no_grad()
-def evaluate(model: nn.Module, task: Task, device: torch.device, settings: Training) -> dict[str, float]:
-    """The metric on the test set, and what belongs to it."""
-    was = model.training
-    model.eval()
-    counts: Any = None
-    size = settings.batch if task.kind == "detection" else max(settings.batch, 256)
-    for number, begin in enumerate(range(0, len(task.test), size)):
-        part = torch.arange(begin, min(begin + size, len(task.test)))
-        examples = task.prepare(task.test[part], generator("test", number)).to(device, DTYPES[settings.dtype])
-        found = task.score(feed(model, examples), examples)
-        counts = found if counts is None else counts + found
-    model.train(was)
-    return {task.metric: task.metric_of(counts)} | task.extras(counts)
 
 
 def _look(run: Run, model: nn.Module, step: int, record: Record) -> float:

@@ -43,7 +43,7 @@ def items() -> dict[str, Item]:
     >>> items()["ci-table2"].kind
     'accuracy'
     """
-    text = (resources.files("wellcond.reproduce") / "catalogue.toml").read_text()
+    text = (resources.files("wellcond.reproduce") / "catalogue.toml").read_text(encoding="utf-8")
     found = [Item.model_validate(item) for item in tomllib.loads(text)["item"]]
     return {item.id: item for item in found}
 
@@ -73,15 +73,19 @@ def entries_of(id: str, only: str | None = None) -> list[Entry]:
 
     Args:
         id: of the table or figure.
-        only: a part of their short names: `cifar10` of `cifar10/vit-t`.
+        only: a part of their short names: `cifar10` of `cifar10/vit-t`; or how one begins, if no part is that.
 
     >>> [entry.published.only for entry in entries_of("ci-table2", "cifar10")]
     ['cifar10/vit-t']
+    >>> [entry.published.only for entry in entries_of("sc-table7", "vit-b")]
+    ['imagenet/vit-b-svd']
     """
     found = [entry for entry in entries().values() if rows_of(entry, id)]
     if only is None:
         return found
-    chosen = [e for e in found if only in (e.name, e.published.only, *e.published.only.split("/"))]
+    names = {e.name: (e.name, e.published.only, *e.published.only.split("/")) for e in found}
+    exact = [e for e in found if only in names[e.name]]
+    chosen = exact or [e for e in found if any(name.startswith(f"{only}-") for name in names[e.name])]
     if not chosen:
         known = ", ".join(entry.published.only for entry in found) or "nothing: it is computed"
         raise WellcondError(f"{id} has no '{only}'; there is {known}")

@@ -35,6 +35,8 @@ class Cost:
         batch: examples of an update.
         accumulate: parts that a device takes them in.
         runs: schemes × seeds.
+        tested: examples of all tests on the way.
+        averaged: whether an average of the weights is kept.
     """
 
     parameters: int
@@ -44,6 +46,8 @@ class Cost:
     batch: int
     accumulate: int
     runs: int
+    tested: int = 0
+    averaged: bool = False
 
     @property
     def step(self) -> float:
@@ -51,14 +55,15 @@ class Cost:
         return 3 * self.forward * self.batch
 
     def hours(self, speed: float) -> float:
-        """Of all runs, one after the other, at so many operations a second."""
-        return self.runs * self.steps * self.step / speed / 3600
+        """Of all runs, one after the other, tests included, at so many operations a second."""
+        return self.runs * (self.steps * self.step + self.tested * self.forward) / speed / 3600
 
     def gigabytes(self, devices: int, *, sharded: bool, half: bool) -> float:
-        """Of each device: `16 · parameters` bytes, divided if they are sharded, and what its examples keep."""
+        """Of each device: `16 · parameters` bytes, 20 with an average, divided if sharded, and what examples keep."""
         examples = math.ceil(self.batch / devices / self.accumulate)  # of the device that has the most
         kept = self.saved * examples * (0.5 if half else 1.0)
-        return (STATE * self.parameters / (devices if sharded else 1) + kept) / 1e9
+        state = (STATE + 4 * self.averaged) * self.parameters
+        return (state / (devices if sharded else 1) + kept) / 1e9
 
 
 def cost_of(recipe: Recipe, task: Task, runs: int) -> Cost:
@@ -85,7 +90,10 @@ def cost_of(recipe: Recipe, task: Task, runs: int) -> Cost:
             f"which has {dict(task.shape)}, it fails with {type(error).__name__}: {error}"
         ) from error
     train = recipe.train
-    return Cost(parameters(model), forward, saved, train.steps, train.batch, train.accumulate, runs)
+    tested = (-(-train.steps // train.test_every)) * len(task.test)
+    return Cost(
+        parameters(model), forward, saved, train.steps, train.batch, train.accumulate, runs, tested, bool(train.ema)
+    )
 
 
 def parameters(model: nn.Module) -> int:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import tomllib
 from collections.abc import Mapping
 from importlib import resources
+from pathlib import Path
 from typing import Any, Literal
 
 from pydantic import Field, ValidationError, model_validator
@@ -12,8 +13,10 @@ from pydantic import Field, ValidationError, model_validator
 from wellcond.errors import WellcondError
 from wellcond.lab.recipe import Recipe, merged, named_parts
 from wellcond.lab.refusals import refusal
-from wellcond.lab.settings import Part
+from wellcond.lab.settings import Named, Part
+from wellcond.lab.stages import stages_of
 
+GENERATED = ("listops", "pathfinder")
 PAPERS = {"ci": "Conditioned Initialization", "sc": "Spectral Conditioning"}
 
 
@@ -96,7 +99,7 @@ def entry_names() -> list[str]:
 
 def load_entry(name: str, changes: Mapping[str, Any] | None = None) -> Entry:
     """A recipe of the papers by name, with some keys of the recipe changed; tables are merged key by key."""
-    text = (resources.files("wellcond.reproduce") / "recipes" / f"{name}.toml").read_text()
+    text = (resources.files("wellcond.reproduce") / "recipes" / f"{name}.toml").read_text(encoding="utf-8")
     data = tomllib.loads(text)
     published = data.pop("published", {})
     try:
@@ -104,3 +107,18 @@ def load_entry(name: str, changes: Mapping[str, Any] | None = None) -> Entry:
         return Entry(name=name, recipe=recipe, published=published)
     except ValidationError as error:
         raise WellcondError(f"{name}.toml: {refusal(error, Recipe)}") from None
+
+
+def tasks_of(recipe: Recipe) -> list[Named]:
+    """Those that are trained on: with stages, that of each."""
+    return [stage.task for stage, _ in stages_of(recipe, Path())]
+
+
+def needed_folders(entry: Entry) -> list[str]:
+    """Where an entry looks for its data in the folder of data sets; what is generated is not looked for.
+
+    >>> needed_folders(load_entry("ci-vit-t-cifar10")), needed_folders(load_entry("ci-nystromformer-listops"))
+    (['cifar10'], [])
+    """
+    tasks = [task for task in tasks_of(entry.recipe) if "folder" in task.options and task.name not in GENERATED]
+    return list(dict.fromkeys(str(task.options["folder"]) for task in tasks))

@@ -5,7 +5,8 @@ from __future__ import annotations
 import textwrap
 from typing import Any
 
-from wellcond.reproduce.catalogue import entries_of, item, items, rows_of
+from wellcond.reproduce.catalogue import Item, entries_of, item, items, rows_of
+from wellcond.reproduce.entry import needed_folders
 from wellcond.reproduce.measured import beside, number_text
 from wellcond.tables import table
 
@@ -17,12 +18,23 @@ def listing() -> str:
     rows = []
     for each in items().values():
         found = entries_of(each.id)
-        status = max((entry.published.status for entry in found), key=STATUS.index, default=each.kind)
-        rows.append([each.id, _short(each.title, 62), str(len(found)), status])
+        status = max((entry.published.status for entry in found), key=STATUS.index, default="")
+        folders = dict.fromkeys(folder for entry in found for folder in needed_folders(entry))
+        rows.append([each.id, _short(each.title, 42), _short(", ".join(folders), 24), _published(each), status])
     return (
-        f"{table(['id', 'what it shows', 'recipes', 'settings'], rows)}\n\n"
-        "settings: confirmed by paper or code, partly, or mostly chosen; `wellcond reproduce ID --list` says which"
+        f"{table(['id', 'what it shows', 'needs', 'published', 'settings'], rows)}\n\n"
+        "needs: folders in that of --data. settings: confirmed by paper or code, partly, or mostly chosen.\n"
+        "`wellcond reproduce ID --list` says all of it."
     )
+
+
+def _published(what: Item) -> str:
+    """From the least to the largest number; else in what form."""
+    rows = [row for entry in entries_of(what.id) for row in rows_of(entry, what.id)]
+    numbers = [number.published for row in rows for number in beside(row, {}) if "minutes" not in number.label]
+    if numbers:
+        return f"{min(numbers):.4g} to {max(numbers):.4g}"
+    return {"ablation": "in words", "epochs": "bars", "analytic": "formulas"}.get(what.kind, what.kind)
 
 
 def details(id: str) -> str:
@@ -34,7 +46,9 @@ def details(id: str) -> str:
     numbers = []
     for entry in entries_of(id):
         said = entry.published
+        folders = ", ".join(needed_folders(entry)) or "nothing"
         parts.append(f"\n{entry.name} (--only {said.only}): {said.parameters:,} parameters, settings {said.status}")
+        parts.append(f"  in the folder of --data: {folders}")
         parts += [
             textwrap.fill(f"{key}: {why}", 100, initial_indent="  ", subsequent_indent="    ")
             for key, why in said.unconfirmed.items()

@@ -21,6 +21,7 @@ class Beside:
         published: the number.
         spread: its standard deviation, where the paper has one.
         ours: by seed, in the paper's unit; empty if it was not run, or no run finished.
+        lost: how the other runs ended, `diverged`, `crashed` or `running` where one was interrupted.
     """
 
     label: str
@@ -28,6 +29,7 @@ class Beside:
     published: float
     spread: float | None
     ours: tuple[float, ...]
+    lost: tuple[str, ...] = ()
 
 
 def beside(row: Row, stages: Mapping[str, Iterable[Outcome]]) -> list[Beside]:
@@ -46,8 +48,18 @@ def beside(row: Row, stages: Mapping[str, Iterable[Outcome]]) -> list[Beside]:
             spread = spreads.get(name) if isinstance(spreads, dict) else spreads
             label = f"{row.label}, {name}" if name else row.label
             ours = tuple(row.scale * value for value in _with_average(name, list(named), scheme, runs).values())
-            found.append(Beside(label, scheme, published, spread, ours))
+            found.append(Beside(label, scheme, published, spread, ours, lost_of(scheme, runs)))
     return found
+
+
+def lost_of(scheme: str, runs: Mapping[str, list[Outcome]]) -> tuple[str, ...]:
+    """How the seeds ended that did not finish every stage they began; of several stages the first that was lost."""
+    lost: dict[int, str] = {}
+    for stage in runs.values():
+        for outcome in stage:
+            if outcome.scheme == scheme and outcome.status != "finished":
+                lost.setdefault(outcome.seed, outcome.status)
+    return tuple(lost[seed] for seed in sorted(lost))
 
 
 def _with_average(name: str, names: list[str], scheme: str, runs: Mapping[str, list[Outcome]]) -> dict[int, float]:
@@ -93,20 +105,25 @@ def beside_text(rows: Iterable[Beside], ours: str = "ours") -> str:
     """
     return table(
         ["row", "scheme", "published", ours],
-        [[row.label, row.scheme, number_text(row.published, row.spread), ours_text(row.ours)] for row in rows],
+        [
+            [row.label, row.scheme, number_text(row.published, row.spread), ours_text(row.ours, row.lost)]
+            for row in rows
+        ],
     )
 
 
-def ours_text(values: tuple[float, ...]) -> str:
-    """Mean, standard deviation and number of seeds.
+def ours_text(values: tuple[float, ...], lost: tuple[str, ...] = ()) -> str:
+    """Mean, standard deviation and number of seeds, and what became of the others.
 
-    >>> ours_text((1.5,)), ours_text(())
-    ('1.5 (1 seed)', 'not run')
+    >>> ours_text((1.5,)), ours_text(()), ours_text((1.0, 2.0), ("diverged",))
+    ('1.5 (1 seed)', 'not run', '1.5 ± 0.707 (2 seeds, 1 diverged)')
     """
+    ends = [f"{lost.count(end)} {end}" for end in dict.fromkeys(lost)]
     if not values:
-        return "not run"
+        return ", ".join(ends) or "not run"
     spread = statistics.stdev(values) if len(values) > 1 else None
-    return f"{number_text(statistics.fmean(values), spread)} ({len(values)} seed{'s' if len(values) > 1 else ''})"
+    seeds = [f"{len(values)} seed{'s' if len(values) > 1 else ''}", *ends]
+    return f"{number_text(statistics.fmean(values), spread)} ({', '.join(seeds)})"
 
 
 def number_text(value: float, spread: float | None) -> str:

@@ -6,12 +6,14 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from wellcond.lab.claim import same_recipe
 from wellcond.lab.outcome import Outcome, read_outcomes
 from wellcond.lab.recipe import Recipe, load_recipe
 from wellcond.lab.settings import Arm
 from wellcond.lab.stages import stages_of
 from wellcond.reproduce.catalogue import CURVES, Item, entries_of, item, items, rows_of
-from wellcond.reproduce.measured import Beside, beside, number_text, ours_of, ours_text
+from wellcond.reproduce.made import how_made
+from wellcond.reproduce.measured import Beside, beside, lost_of, number_text, ours_of, ours_text
 from wellcond.tables import markdown
 
 MOST = 5  # schemes that have room beside each other
@@ -27,19 +29,21 @@ class Line:
         label: of the row; of ours with the recipe, of a twin with its name.
         values: one number that was published; of the others one for each seed, in the paper's unit.
         spread: standard deviations that were published.
+        lost: how the runs ended that did not finish.
     """
 
     of: str
     label: str
     values: Mapping[str, tuple[float, ...]]
     spread: Mapping[str, float] = field(default_factory=dict)
+    lost: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
 
     def cell(self, scheme: str) -> str:
         """What the table says of a scheme."""
-        values = self.values.get(scheme, ())
-        if not values:
+        values, lost = self.values.get(scheme, ()), self.lost.get(scheme, ())
+        if not values and not lost:
             return ""
-        return number_text(values[0], self.spread.get(scheme)) if self.of == PUBLISHED else ours_text(values)
+        return number_text(values[0], self.spread.get(scheme)) if self.of == PUBLISHED else ours_text(values, lost)
 
 
 @dataclass(frozen=True)
@@ -63,18 +67,19 @@ class Result:
     twins: tuple[str, ...]
 
 
-def results(runs: Path, id: str | None = None) -> list[Result]:
+def results(runs: Path, id: str | None = None, only: str | None = None) -> list[Result]:
     """What is published, and what was run.
 
     Args:
         runs: where `wellcond reproduce` and `wellcond compare` put their folders, by recipe.
         id: one table or figure; else all.
+        only: with `id`, one of its recipes, by data or model.
 
     >>> found = results(Path("nowhere"), "ci-table7")[0]
     >>> found.lines[0].values["default"], found.not_run
     ((2.47,), ('tinystories/gpt2',))
     """
-    return [_result(each, runs) for each in ([item(id)] if id else items().values())]
+    return [_result(item(id), runs, only)] if id else [_result(each, runs, None) for each in items().values()]
 
 
 def results_text(found: Sequence[Result]) -> str:
@@ -120,27 +125,29 @@ def _instead(result: Result) -> str:
     return ", ".join([*done, f"not run: {', '.join(result.not_run)}"] if result.not_run else [OURS, *done])
 
 
-def _result(what: Item, runs: Path) -> Result:
-    published, not_run = _published(what.id, runs)
+def _result(what: Item, runs: Path, only: str | None) -> Result:
+    published, not_run = _published(what.id, runs, only)
     made = {name: outcomes for name in what.twins if (outcomes := _outcomes(load_recipe(name), runs / name))}
-    twins = [line for name, outcomes in made.items() for line in _twin(what, name, outcomes)]
+    twins = [line for name, outcomes in made.items() for line in _twin(what, name, runs, outcomes)]
     return Result(what.id, what.title, what.kind, (*published, *twins), tuple(not_run), tuple(made))
 
 
-def _published(id: str, runs: Path) -> tuple[list[Line], list[str]]:
+def _published(id: str, runs: Path, only: str | None) -> tuple[list[Line], list[str]]:
     """Each row once, though several readings of the paper may give it; ours by reading."""
     found: list[Line] = []
     not_run: dict[str, None] = {}
-    for entry in entries_of(id):
-        outcomes = _outcomes(entry.recipe, runs / entry.name / "runs")
+    for entry in entries_of(id, only):
+        made = how_made(runs / entry.name)
+        outcomes = {} if made.smoke else _outcomes(entry.recipe, runs / entry.name / "runs")
         not_run |= {} if outcomes else {entry.published.only: None}
         for row in rows_of(entry, id):
             for label, numbers in _by_label(beside(row, outcomes)):
                 spread = {n.scheme: n.spread for n in numbers if n.spread is not None}
                 line = Line(PUBLISHED, label, {n.scheme: (n.published,) for n in numbers}, spread)
                 found += [] if line in found else [line]
-                if any(n.ours for n in numbers):
-                    found.append(Line(OURS, f"{label}, {entry.name}", {n.scheme: n.ours for n in numbers}))
+                ours, lost = {n.scheme: n.ours for n in numbers}, {n.scheme: n.lost for n in numbers}
+                if any((*ours.values(), *lost.values())):
+                    found.append(Line(OURS, f"{label}, {entry.name}{made.changed}", ours, lost=lost))
     return found, list(not_run)
 
 
@@ -155,19 +162,22 @@ def _outcomes(recipe: Recipe, folder: Path) -> dict[str, list[Outcome]]:
     return {folder.name: read_outcomes(folder) for folder in begun}
 
 
-def _twin(what: Item, name: str, outcomes: dict[str, list[Outcome]]) -> Iterator[Line]:
+def _twin(what: Item, name: str, runs: Path, outcomes: dict[str, list[Outcome]]) -> Iterator[Line]:
     """What a twin has of the table's schemes and metrics."""
     if what.kind in CURVES:
         return
+    recipe = load_recipe(name)
     entries = entries_of(what.id)
     rows = [row for entry in entries for row in rows_of(entry, what.id)]
     forms = [(metric, row.scale) for row in rows for value in row.values.values() for metric in _metrics(value)]
-    same = _same_schemes([pair for entry in entries for pair in entry.recipe.arms()], load_recipe(name))
+    changed = "" if same_recipe(recipe, runs / name) else ", changed"
+    same = _same_schemes([pair for entry in entries for pair in entry.recipe.arms()], recipe)
     for metric, scale in dict(forms or [("", 100.0)]).items():
-        runs = {scheme: ours_of(metric, theirs, outcomes).values() for scheme, theirs in same.items()}
-        values = {scheme: tuple(scale * value for value in found) for scheme, found in runs.items() if found}
-        if values:
-            yield Line(TWIN, f"{name}, {metric}" if metric else name, values)
+        ours = {scheme: ours_of(metric, theirs, outcomes).values() for scheme, theirs in same.items()}
+        values = {scheme: tuple(scale * value for value in found) for scheme, found in ours.items() if found}
+        lost = {scheme: lost_of(theirs, outcomes) for scheme, theirs in same.items()}
+        if values or any(lost.values()):
+            yield Line(TWIN, f"{name}{f', {metric}' if metric else ''}{changed}", values, lost=lost)
 
 
 def _metrics(value: float | dict[str, float]) -> list[str]:

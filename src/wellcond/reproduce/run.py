@@ -20,7 +20,8 @@ from wellcond.report.figures import draw_figures
 from wellcond.reproduce.analytic import analytic
 from wellcond.reproduce.catalogue import CURVES, entries_of, item, rows_of
 from wellcond.reproduce.cost import PEAK, REACHED, cost_of, this_machine
-from wellcond.reproduce.entry import Entry, load_entry
+from wellcond.reproduce.entry import Entry, load_entry, needed_folders, tasks_of
+from wellcond.reproduce.made import Made
 from wellcond.reproduce.made_up import write_made_up
 from wellcond.reproduce.made_up_tokenizer import TOKENIZER
 from wellcond.reproduce.measured import Beside, beside
@@ -62,12 +63,15 @@ def reproduce(
         raise WellcondError(f"{id} has nothing to train: {what.title[0].lower()}{what.title[1:]}")
     found: list[Beside] = []
     for entry in chosen:
-        folder = out / entry.name
+        folder, said = out / entry.name, entry.published
+        say(f"{entry.name} ({said.only}): {said.parameters:,} parameters at full size; the data are read first")
         if smoke:
             recipe = _smoke(entry, folder, changes or {})
         else:
             recipe = with_data(load_entry(entry.name, changes or {}).recipe, _given(data, entry))
         experiments = prepared(recipe, folder / "runs")
+        if first_process():
+            Made(smoke, changes or {}).write(folder)
         for line in costs(entry, experiments):
             say(line)
         compared = run_prepared(experiments, engine)
@@ -79,8 +83,16 @@ def reproduce(
                 say(f"\n{table_text(comparison)}\n")
             say(f"page: {write_comparison_page(done)}")
             if what.kind in CURVES:
-                say(f"figures: {', '.join(str(path) for path in draw_figures([done], done / 'figures'))}")
+                say(_drawn(done))
     return found
+
+
+def _drawn(folder: Path) -> str:
+    """Draw the figures of a comparison; say where they are, or why there are none."""
+    try:
+        return f"figures: {', '.join(path.name for path in draw_figures([folder], folder / 'figures'))}"
+    except WellcondError as error:  # no run finished, or no matplotlib: no reason to leave the other recipes out
+        return f"no figures: {error}"
 
 
 def outcomes_of(recipe: Recipe, out: Path) -> dict[str, list[Outcome]]:
@@ -95,11 +107,11 @@ def with_data(recipe: Recipe, data: Path) -> Recipe:
     >>> with_data(entry.recipe, Path("/datasets")).task.options["folder"]
     '/datasets/cifar10'
     """
-    return _with_tasks(recipe, lambda task: _inside(task, data))
+    return _with_tasks(recipe, lambda task: _inside(task, data.absolute()))
 
 
 def costs(entry: Entry, experiments: Sequence[Experiment]) -> Iterator[str]:
-    """What a recipe will take, a line for each of its stages, and how that was computed."""
+    """What a recipe will take, lines for each of its stages, and how that was computed."""
     said, here = entry.published, this_machine()
     for experiment in experiments:
         train, runs = experiment.recipe.train, len(list(experiment.runs()))
@@ -125,17 +137,13 @@ def _hours(hours: float) -> str:
 
 
 def _given(data: Path | None, entry: Entry) -> Path:
-    needed = sorted({str(task.options["folder"]) for task in _tasks(entry.recipe) if "folder" in task.options})
+    """The folder of data sets; those that are generated are kept in it, and need none."""
+    needed = needed_folders(entry)
     if data is None and needed:
         raise WellcondError(
             f"{entry.name} needs data: --data DIR with {', '.join(needed)} in it, or --smoke for made-up ones"
         )
-    return data or Path()
-
-
-def _tasks(recipe: Recipe) -> list[Named]:
-    """Those that are trained on: with stages, that of each."""
-    return [stage.task for stage, _ in stages_of(recipe, Path())]
+    return data or Path("data")
 
 
 def _inside(task: Named, data: Path) -> Named:
@@ -145,23 +153,21 @@ def _inside(task: Named, data: Path) -> Named:
 
 def _smoke(entry: Entry, out: Path, changes: Mapping[str, Any]) -> Recipe:
     """The same recipe in small, on made-up data that are written first."""
-    recipe = _few_steps(load_entry(entry.name, merged(entry.published.smoke, changes)).recipe)
+    few = merged(_few_steps(entry), changes)
+    recipe = load_entry(entry.name, merged(entry.published.smoke, few)).recipe
     data = out / "data"
-    for task in _tasks(recipe) if first_process() else ():
+    for task in tasks_of(recipe) if first_process() else ():
         if "folder" in task.options and not (data / task.options["folder"]).exists():
             write_made_up(task.name, data / task.options["folder"], task.options)
     wait_for_all()
     return _with_tokenizers(with_data(recipe, data))
 
 
-def _few_steps(recipe: Recipe) -> Recipe:
-    """A few steps in each stage, whatever the number of examples is."""
-    train = recipe.train.model_copy(update={"steps": SMOKE_STEPS, "epochs": None})
-    stages = tuple(
-        stage.model_copy(update={"train": {k: v for k, v in stage.train.items() if k not in ("steps", "epochs")}})
-        for stage in recipe.stages
-    )
-    return recipe.model_copy(update={"train": train, "stages": stages})
+def _few_steps(entry: Entry) -> dict[str, Any]:
+    """The change that makes a few steps of each stage, whatever the number of examples is."""
+    steps: dict[str, Any] = {"train": {"steps": SMOKE_STEPS}}
+    stages = {stage.name: steps for stage in entry.recipe.stages}
+    return steps | ({"stages": stages} if stages else {})
 
 
 def _with_tokenizers(recipe: Recipe) -> Recipe:

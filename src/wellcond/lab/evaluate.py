@@ -1,0 +1,71 @@
+"""The metric on the test set: a part at a time, the parts shared by the processes, the same however many they are."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import reduce
+from operator import add
+from typing import Any
+
+import torch
+from accelerate import Accelerator
+from accelerate.utils import gather_object
+from torch import nn
+from torch.utils.data import Dataset
+
+from wellcond.lab.batches import ahead
+from wellcond.lab.models import feed
+from wellcond.lab.order import generator
+from wellcond.lab.settings import DTYPES, Training
+from wellcond.lab.tasks.base import Batch, Task
+
+PART = 256  # examples
+
+
+@dataclass(frozen=True)
+class Examination(Dataset[Batch]):
+    """The test set in parts, by number.
+
+    Args:
+        task: its examples.
+        size: of a part.
+    """
+
+    task: Task
+    size: int
+
+    @classmethod
+    def of(cls, task: Task, settings: Training) -> Examination:
+        """Parts of 256; fewer where training has to accumulate, since what does not fit there does not fit here."""
+        few = task.kind == "detection" or settings.accumulate > 1
+        return cls(task, max(1, min(PART, settings.batch // settings.accumulate)) if few else PART)
+
+    def __len__(self) -> int:
+        return -(-len(self.task.test) // self.size)
+
+    def __getitem__(self, number: int) -> Batch:
+        chosen = torch.arange(number * self.size, min((number + 1) * self.size, len(self.task.test)))
+        return self.task.prepare(self.task.test[chosen], generator("test", number))
+
+
+@torch.no_grad()
+def evaluate(model: nn.Module, task: Task, settings: Training, accelerator: Accelerator) -> dict[str, float]:
+    """The metric on the test set, and what belongs to it.
+
+    Each process takes every n-th part. All take as many: a forward of several processes waits for all of them, so one
+    that has run out of parts repeats one, which does not count.
+    """
+    was = model.training
+    model.eval()
+    tests, n = Examination.of(task, settings), accelerator.num_processes
+    turns = range(accelerator.process_index, -(-len(tests) // n) * n, n)
+    found: list[tuple[int, Any]] = []
+    for number, batch in zip(turns, ahead(tests, [i % len(tests) for i in turns], settings.workers), strict=True):
+        examples = batch.to(accelerator.device, DTYPES[settings.dtype])
+        with accelerator.autocast():
+            counts = task.score(feed(model, examples), examples)
+        found += [(number, counts)] if number < len(tests) else []
+    model.train(was)
+    every = sorted(gather_object(found) if n > 1 else found, key=lambda pair: pair[0])
+    total = reduce(add, (counts for _, counts in every))  # in the order of the parts, whoever made them
+    return {task.metric: task.metric_of(total)} | task.extras(total)
