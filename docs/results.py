@@ -13,7 +13,6 @@ import json
 import re
 import sys
 import tempfile
-from datetime import datetime
 from pathlib import Path
 
 from hooks import unpack
@@ -34,7 +33,7 @@ $ {command}
 {table}
 ```
 
-{runs} runs, {minutes:.0f} minutes from the first to the last; {machine}. [The page]({page}).
+{runs} runs, {minutes:.2g} minutes of training in all; {machine}. [The page]({page}).
 <!-- end -->"""
 
 
@@ -47,14 +46,13 @@ def records(folder: Path) -> dict[str, str]:
 def block(folder: Path) -> str:
     about = json.loads((folder / "comparison.json").read_text())
     outcomes = read_outcomes(folder)
-    last = max(path.stat().st_mtime for path in folder.rglob("timings.jsonl"))
     machine = about["machine"]
     return BLOCK.format(
         name=folder.name,
         command=about["command"],
         table=table_text(compare(outcomes, about["baseline"])),
         runs=len(outcomes),
-        minutes=(last - datetime.fromisoformat(about["started"]).timestamp()) / 60,
+        minutes=sum(outcome.seconds for outcome in outcomes) / 60,
         machine=f"{machine['processor']}, {machine['cores']} cores, torch {about['versions']['torch']}",
         page=f"results/{folder.name}.html",
     )
