@@ -112,6 +112,16 @@ def test_what_cannot_be_made_again_is_one_line(arguments: list[str], words: str,
     assert done.stderr.count("\n") == 1
 
 
+def test_nothing_is_trained_before_the_data_of_all_recipes_are_there(tmp_path: Path) -> None:
+    write_made_up("cifar10", tmp_path / "data" / "cifar10", {})
+    arguments = ["reproduce", "ci-table2", "--data", str(tmp_path / "data"), "--out", str(tmp_path / "out")]
+    done = CliRunner().invoke(app, [*arguments, "--set", "model.depth=1", "--set", "train.steps=1"])
+    assert done.exit_code == 2, done.output
+    assert "cifar100" in done.stderr
+    assert "ci-vit-t-cifar10" in done.stdout
+    assert not list(tmp_path.rglob("run.json"))
+
+
 def test_who_has_only_one_data_set_is_told_the_time_and_can_begin(tmp_path: Path) -> None:
     """The recipe at its full size, which would take days here; killed once its first run has begun."""
     write_made_up("cifar10", tmp_path / "data" / "cifar10", {})

@@ -116,6 +116,7 @@ def reproduce(
     """Make a table or figure of the papers again, and print ours beside the published numbers."""
     lab = _laboratory()
     from wellcond.reproduce import listing as lists
+    from wellcond.reproduce.made import Made
     from wellcond.reproduce.measured import beside_text
     from wellcond.reproduce.results import results as found_so_far
     from wellcond.reproduce.results import results_text
@@ -135,12 +136,13 @@ def reproduce(
         if lab.first_process():
             typer.echo(line, err=json)
 
-    found = made_again(id, folder, where, data=data, only=only, smoke=smoke, changes=nested(settings or ()), say=say)
+    changes = nested(settings or ())
+    found = made_again(id, folder, where, data=data, only=only, smoke=smoke, changes=changes, say=say)
     if lab.first_process():
         if json:
             typer.echo(to_json([asdict(row) for row in found]))
         elif found:
-            ours = "on made-up data" if smoke else "ours"
+            ours = "on made-up data" if smoke else f"ours{Made(changes=changes).changed}"
             typer.echo(f"\n{beside_text(found, ours)}\n\nruns in {folder}")
 
 

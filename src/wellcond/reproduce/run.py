@@ -9,11 +9,10 @@ from typing import Any
 from wellcond.errors import WellcondError
 from wellcond.lab.commands import Engine, prepared, run_prepared
 from wellcond.lab.compare import Experiment
-from wellcond.lab.outcome import Outcome, read_outcomes
+from wellcond.lab.outcome import read_outcomes
 from wellcond.lab.processes import first_process, wait_for_all
 from wellcond.lab.recipe import Recipe, merged
 from wellcond.lab.settings import Named
-from wellcond.lab.stages import stages_of
 from wellcond.lab.summary import table_text
 from wellcond.report.comparison_page import write_comparison_page
 from wellcond.report.figures import draw_figures
@@ -61,43 +60,46 @@ def reproduce(
     chosen = entries_of(id, only)
     if not chosen:
         raise WellcondError(f"{id} has nothing to train: {what.title[0].lower()}{what.title[1:]}")
+    ready = [_ready(entry, out / entry.name, data, smoke, changes or {}, say) for entry in chosen]
     found: list[Beside] = []
-    for entry in chosen:
-        folder, said = out / entry.name, entry.published
-        say(f"{entry.name} ({said.only}): {said.parameters:,} parameters at full size; the data are read first")
-        if smoke:
-            recipe = _smoke(entry, folder, changes or {})
-        else:
-            recipe = with_data(load_entry(entry.name, changes or {}).recipe, _given(data, entry))
-        experiments = prepared(recipe, folder / "runs")
-        if first_process():
-            Made(smoke, changes or {}).write(folder)
-        for line in costs(entry, experiments):
-            say(line)
+    for entry, experiments in zip(chosen, ready, strict=True):
         compared = run_prepared(experiments, engine)
-        measured = outcomes_of(recipe, folder / "runs")
+        measured = {folder.name: read_outcomes(folder) for folder in compared}
         numbers = [number for row in rows_of(entry, id) for number in beside(row, measured)]
         found += numbers
-        for done, comparison in compared.items() if first_process() else ():
+        for folder, comparison in compared.items() if first_process() else ():
             if not numbers:  # published as curves, or in words
                 say(f"\n{table_text(comparison)}\n")
-            say(f"page: {write_comparison_page(done)}")
+            say(f"page: {write_comparison_page(folder)}")
             if what.kind in CURVES:
-                say(_drawn(done))
+                say(_drawn(folder / "figures", folder))
     return found
 
 
-def _drawn(folder: Path) -> str:
+def _ready(
+    entry: Entry, folder: Path, data: Path | None, smoke: bool, changes: Mapping[str, Any], say: Say
+) -> list[Experiment]:
+    """An entry's comparisons, checked, and what they cost; all entries are, before the first of them is trained."""
+    said = entry.published
+    say(f"{entry.name} ({said.only}): {said.parameters:,} parameters at full size; the data are read first")
+    if smoke:
+        recipe = _smoke(entry, folder, changes)
+    else:
+        recipe = with_data(load_entry(entry.name, changes).recipe, _given(data, entry))
+    experiments = prepared(recipe, folder / "runs")
+    if first_process():
+        Made(smoke, changes).write(folder)
+    for line in costs(entry, experiments):
+        say(line)
+    return experiments
+
+
+def _drawn(folder: Path, runs: Path) -> str:
     """Draw the figures of a comparison; say where they are, or why there are none."""
     try:
-        return f"figures: {', '.join(path.name for path in draw_figures([folder], folder / 'figures'))}"
+        return f"figures in {folder}: {', '.join(path.name for path in draw_figures([runs], folder))}"
     except WellcondError as error:  # no run finished, or no matplotlib: no reason to leave the other recipes out
         return f"no figures: {error}"
-
-
-def outcomes_of(recipe: Recipe, out: Path) -> dict[str, list[Outcome]]:
-    """What the stages of a recipe measured, by their names."""
-    return {folder.name: read_outcomes(folder) for _, folder in stages_of(recipe, out)}
 
 
 def with_data(recipe: Recipe, data: Path) -> Recipe:
