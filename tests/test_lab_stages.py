@@ -8,7 +8,8 @@ from typing import Any
 
 import pytest
 import torch
-from safetensors.torch import load_file
+from safetensors.torch import load_file, save
+from torch import nn
 from typer.testing import CliRunner
 
 import wellcond as wc
@@ -16,18 +17,19 @@ from tests.laboratory import TINY, metrics, prepared, quiet, write
 from wellcond.cli import app
 from wellcond.errors import WellcondError
 from wellcond.lab.arms import schemes_of
-from wellcond.lab.compare import Experiment, run_all
+from wellcond.lab.compare import Experiment, run_all, run_one
 from wellcond.lab.folder import RunFolder
 from wellcond.lab.models import lab_model
 from wellcond.lab.optimize import averaged, averaged_tensors
 from wellcond.lab.outcome import Outcome, read_outcome
 from wellcond.lab.recipe import Recipe, load_recipe, parse_recipe, shipped, written
-from wellcond.lab.settings import Tuning
+from wellcond.lab.settings import Tuning, Weights
 from wellcond.lab.stages import stages_of
 from wellcond.lab.standing import Standing
 from wellcond.lab.tasks import task
 from wellcond.lab.train import Run, _begin
 from wellcond.lab.tuning import rates_of, tuning_recipe
+from wellcond.lab.weights import fitting, keep_weights, kept_weights, whole_state
 
 SHORT = TINY.replace("seeds = [0, 1]", "seeds = [0]").replace("steps = 40", "steps = 10").replace("ema = 0.9", "")
 STAGES = """
@@ -348,3 +350,89 @@ def test_a_folder_with_the_name_of_a_recipe_does_not_hide_it(tmp_path: Path, mon
     monkeypatch.chdir(tmp_path)
     (tmp_path / "digits").mkdir()
     assert load_recipe("digits").task.name == "digits"
+
+
+CHAIN = """
+[[stages]]
+name = "a"
+
+[[stages]]
+name = "b"
+after = "a"
+monitor = false
+
+[[stages]]
+name = "c"
+after = "b"
+"""
+
+
+def test_a_stage_follows_the_one_that_it_names_and_can_turn_the_monitor_off() -> None:
+    a, b, c = (recipe for recipe, _ in stages_of(parse_recipe(SHORT + CHAIN, "chain.toml"), Path("runs")))
+    assert a.weights is None
+    assert b.weights is not None
+    assert c.weights is not None
+    assert (Path(b.weights.runs).name, Path(c.weights.runs).name) == ("a", "b")
+    assert [each.monitor is None for each in (a, b, c)] == [False, True, False]
+    assert [each.title for each in (a, b, c)] == ["tiny: a", "tiny: b", "tiny: c"]
+    assert [each.train.keep for each in (a, b, c)] == [True, True, False]
+
+
+def test_weights_are_those_of_the_same_seed_and_why_there_are_none_is_said(tmp_path: Path) -> None:
+    (scheme, *_), weights = schemes_of(parse_recipe(SHORT, "tiny.toml")), Weights(runs=str(tmp_path))
+    folders = [tmp_path / "runs" / f"00-{scheme.folder}" / f"seed-{seed}" for seed in range(3)]
+    for folder in folders:
+        folder.mkdir(parents=True)
+    for seed in (0, 1):
+        keep_weights(folders[seed], {"w": torch.full((1,), float(seed))})
+    assert load_file(kept_weights(weights, scheme, 1))["w"].item() == 1
+    RunFolder(folders[2]).describe(status="diverged")
+    with pytest.raises(WellcondError, match="with seed 2: its run there diverged"):
+        kept_weights(weights, scheme, 2)
+
+
+def test_a_file_of_weights_that_is_cut_short_is_told_by_name(tmp_path: Path) -> None:
+    model = lab_model("vit", {"width": 16, "depth": 1, "heads": 2, "patch": 4}, task("digits"), seed=0)
+    keep_weights(tmp_path, model.state_dict())
+    path = tmp_path / "weights.safetensors"
+    path.write_bytes(path.read_bytes()[:100])
+    with pytest.raises(WellcondError, match=r"weights\.safetensors' cannot be read"):
+        fitting(model, path, "")
+
+
+def test_tied_weights_are_kept() -> None:
+    shared = nn.Linear(3, 3, bias=False)
+    model = nn.ModuleDict({"one": shared, "other": shared})
+    state = whole_state(model)
+    assert len({tensor.data_ptr() for tensor in state.values()}) == 2
+    assert save(state)  # refuses tensors that share memory
+
+
+@pytest.mark.parametrize("content", ["{}", "[]", "null", '{"scheme": "default"}', "\xff"])
+def test_a_damaged_run_is_one_line_and_never_a_result(content: str, tmp_path: Path) -> None:
+    run = tmp_path / "runs" / "00-default" / "seed-0"
+    run.mkdir(parents=True)
+    (run / "run.json").write_bytes(content.encode("latin-1"))
+    with pytest.raises(WellcondError, match="seed-0"):
+        read_outcome(run)
+    assert RunFolder(run).status == ""  # so it is made again
+
+
+def test_a_run_that_cannot_be_read_is_not_made_again(tmp_path: Path) -> None:
+    run = tmp_path / "seed-0"
+    (run / "run.json").mkdir(parents=True)  # as unreadable as a file without permission, for root too
+    with pytest.raises(WellcondError, match="cannot be read"):
+        _ = RunFolder(run).status
+
+
+def test_what_diverges_or_crashes_is_reported_as_ended(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    said: list[tuple[int, float]] = []
+    text = SHORT.replace("steps = 10", "steps = 10\nlr = 1e30\nclip = inf")
+    experiment = prepared(write(tmp_path, text), tmp_path / "out")
+    scheme = schemes_of(experiment.recipe)[0]
+    assert run_one(experiment, scheme, 0, lambda step, loss: said.append((step, loss))) == "diverged"
+    assert said[-1][0] == 10
+    monkeypatch.setattr("wellcond.lab.compare.train", lambda run, report: 1 / 0)
+    assert run_one(experiment, scheme, 0, lambda step, loss: said.append((step, loss))) == "crashed"
+    assert said[-1][0] == 10
+    assert said[-1][1] != said[-1][1]

@@ -75,6 +75,7 @@ def test_a_figure_is_drawn_and_its_runs_are_compared(tmp_path: Path) -> None:
     began = sorted(path.stat().st_mtime_ns for path in tmp_path.rglob("metrics.jsonl"))
     again = CliRunner().invoke(app, [*arguments[:1], "sc-table3", "--only", "listops", *arguments[2:]])
     assert again.exit_code == 0, again.output
+    assert "sc-nystromformer-listops: all runs are done" in again.stdout
     assert "37.8 ± 0.23" in again.stdout  # the same runs serve the table, and nothing is trained again
     assert sorted(path.stat().st_mtime_ns for path in tmp_path.rglob("metrics.jsonl")) == began
 
@@ -87,6 +88,11 @@ def test_the_list_has_every_table_and_figure() -> None:
     assert max(map(len, done.stdout.splitlines())) <= 110
     data = json.loads(CliRunner().invoke(app, ["reproduce", "--list", "--json"]).stdout)
     assert {item["id"] for item in data} == set(items())
+    (one,) = json.loads(
+        CliRunner().invoke(app, ["reproduce", "ci-table2", "--list", "--only", "pets", "--json"]).stdout
+    )
+    assert one["id"] == "ci-table2"
+    assert [recipe["name"] for recipe in one["recipes"]] == ["ci-vit-t-pets"]
 
 
 def test_a_table_says_what_is_published_and_what_is_not_confirmed() -> None:
@@ -103,6 +109,9 @@ def test_a_table_says_what_is_published_and_what_is_not_confirmed() -> None:
         (["ci-table2", "--only", "cifar10"], "needs data: --data DIR with cifar10 in it, or --smoke"),
         (["ci-table2", "--only", "cifar10", "--data", "nowhere"], "nowhere/cifar10"),
         (["sc-figure1"], "has nothing to train"),
+        (["sc-table9", "--only", "x"], "sc-table9 has no 'x'; there is nothing: it is computed"),
+        (["--list", "--only", "cifar10"], "give the table's id, too"),
+        (["ci-table2", "--list", "--only", "svhn"], "ci-table2 has no 'svhn'"),
     ],
 )
 def test_what_cannot_be_made_again_is_one_line(arguments: list[str], words: str, tmp_path: Path) -> None:

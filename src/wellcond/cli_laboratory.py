@@ -128,7 +128,10 @@ def reproduce(
         typer.echo(to_json([asdict(each) for each in so_far]) if json else results_text(so_far))
         return
     if listing or id is None:
-        typer.echo(to_json(lists.listed()) if json else lists.details(id) if id else lists.listing())
+        if id is None and only is not None:
+            raise WellcondError("--only is one of a table's recipes: give the table's id, too")
+        shown = lists.details(id, only) if id else lists.listing()
+        typer.echo(to_json(lists.listed(id, only)) if json else shown)
         return
     where = lab.Engine(engine, jobs, address, cpus)
 

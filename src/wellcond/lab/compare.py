@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import traceback
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -125,6 +126,7 @@ def run_one(experiment: Experiment, scheme: Scheme, seed: int, report: Report = 
         if processes() > 1:  # the others wait for this one, and torchrun ends them with it
             raise WellcondError(f"scheme '{scheme.name}', seed {seed}: {said}") from error
         folder.describe(status="crashed", error=said)
+        report(experiment.recipe.train.steps, math.nan)  # none of its steps are left
         return "crashed"
 
 

@@ -81,11 +81,14 @@ class RunFolder:
 
 def describe(folder: Path) -> dict[str, Any]:
     """What a folder's `run.json` says; nothing where there is none, or a damaged one."""
+    path = folder / "run.json"
     try:
-        found: dict[str, Any] = json.loads((folder / "run.json").read_text())
-    except (OSError, json.JSONDecodeError):
+        found = json.loads(path.read_text(encoding="utf-8"))
+    except (FileNotFoundError, ValueError):
         return {}
-    return found
+    except OSError as error:  # to train a finished run again would be worse than to stop
+        raise WellcondError(f"'{path}' cannot be read: {error}") from None
+    return found if isinstance(found, dict) else {}
 
 
 def sound(loss: float) -> bool:

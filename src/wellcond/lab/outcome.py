@@ -59,10 +59,18 @@ def read_outcome(folder: Path) -> Outcome:
     """One run's folder: `run.json`, `metrics.jsonl` and `timings.jsonl`."""
     try:
         described = json.loads((folder / "run.json").read_text(encoding="utf-8"))
-    except (OSError, json.JSONDecodeError) as error:
+    except (OSError, ValueError) as error:
         raise WellcondError(
             f"'{folder}' holds no readable run.json ({error}): it is not a run of a comparison"
         ) from None
+    try:
+        return _outcome(folder, described)
+    except (AttributeError, KeyError, OSError, TypeError, ValueError) as error:
+        why = f"{type(error).__name__}: {error}"
+        raise WellcondError(f"'{folder}' is damaged ({why}): delete it and run the comparison again") from None
+
+
+def _outcome(folder: Path, described: dict[str, Any]) -> Outcome:
     metrics, timings = list(_lines(folder / "metrics.jsonl")), list(_lines(folder / "timings.jsonl"))
     return Outcome(
         scheme=described["scheme"],
@@ -104,9 +112,6 @@ def _lines(path: Path) -> Iterable[dict[str, Any]]:
     """Whole lines of a file that grows; a last one without its end is not there yet."""
     if not path.exists():
         return
-    for number, line in enumerate(path.read_text(encoding="utf-8").splitlines(keepends=True), 1):
+    for line in path.read_text(encoding="utf-8").splitlines(keepends=True):
         if line.endswith("\n"):
-            try:
-                yield json.loads(line)
-            except ValueError as error:
-                raise WellcondError(f"'{path}', line {number} is not JSON ({error}): delete the run's folder") from None
+            yield json.loads(line)

@@ -100,6 +100,7 @@ def train(run: Run, report: Report = lambda step, loss: None) -> str:
             mean = float(total) / since
             if not sound(mean):
                 record.end("diverged", f"the loss is {mean:g} at step {done}")
+                report(settings.steps, mean)  # none of its steps are left
                 return "diverged"
             report(done, mean)
             record.measure("train", done, loss=mean)

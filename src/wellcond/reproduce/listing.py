@@ -37,43 +37,44 @@ def _published(what: Item) -> str:
     return {"ablation": "in words", "epochs": "bars", "analytic": "formulas"}.get(what.kind, what.kind)
 
 
-def details(id: str) -> str:
+def details(id: str, only: str | None = None) -> str:
     """One table or figure: its data, its published numbers, and the settings that are not confirmed."""
     what = item(id)
     parts = [f"{what.id}: {what.title}", f"needs: {what.needs or 'nothing'}"]
     parts += [f"note: {what.note}"] if what.note else []
     parts += [f"in small, on data that are there: wellcond compare {twin}" for twin in what.twins]
     numbers = []
-    for entry in entries_of(id):
+    for entry in entries_of(id, only):
         said = entry.published
         folders = ", ".join(needed_folders(entry)) or "nothing"
         parts.append(f"\n{entry.name} (--only {said.only}): {said.parameters:,} parameters, settings {said.status}")
         parts.append(f"  in the folder of --data: {folders}")
-        parts += [
-            textwrap.fill(f"{key}: {why}", 100, initial_indent="  ", subsequent_indent="    ")
-            for key, why in said.unconfirmed.items()
-        ]
+        parts += [_filled(f"{key}: {why}") for key, why in said.unconfirmed.items()]
         for row in rows_of(entry, id):
             numbers += beside(row, {})
-            parts += [f"  {row.label}: {row.source}{f'; {row.note}' if row.note else ''}"]
+            parts.append(_filled(f"{row.label}: {row.source}{f'; {row.note}' if row.note else ''}"))
     if numbers:
         cells = [[each.label, each.scheme, number_text(each.published, each.spread)] for each in numbers]
         parts.append(f"\n{table(['row', 'scheme', 'published'], cells)}")
     return "\n".join(parts)
 
 
-def listed() -> list[dict[str, Any]]:
-    """All of it as data."""
+def _filled(text: str) -> str:
+    return textwrap.fill(text, 100, initial_indent="  ", subsequent_indent="    ")
+
+
+def listed(id: str | None = None, only: str | None = None) -> list[dict[str, Any]]:
+    """All of it as data, or one table or figure."""
     return [
         each.model_dump()
         | {
             "recipes": [
                 {"name": entry.name, **entry.published.model_dump(exclude={"smoke", "rows"})}
                 | {"rows": [row.model_dump() for row in rows_of(entry, each.id)]}
-                for entry in entries_of(each.id)
+                for entry in entries_of(each.id, only)
             ]
         }
-        for each in items().values()
+        for each in ([item(id)] if id else items().values())
     ]
 
 

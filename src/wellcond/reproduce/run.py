@@ -53,11 +53,10 @@ def reproduce(
         changes: of the recipes' keys.
         say: is told what it costs before it begins.
     """
-    what = item(id)
+    what, chosen = item(id), entries_of(id, only)
     if what.kind == "analytic":
         say(analytic())
         return []
-    chosen = entries_of(id, only)
     if not chosen:
         raise WellcondError(f"{id} has nothing to train: {what.title[0].lower()}{what.title[1:]}")
     ready = [_ready(entry, out / entry.name, data, smoke, changes or {}, say) for entry in chosen]
@@ -116,18 +115,20 @@ def costs(entry: Entry, experiments: Sequence[Experiment]) -> Iterator[str]:
     """What a recipe will take, lines for each of its stages, and how that was computed."""
     said, here = entry.published, this_machine()
     for experiment in experiments:
-        train, runs = experiment.recipe.train, len(list(experiment.runs()))
+        name = f"{entry.name}, {experiment.out.name}" if len(experiments) > 1 else entry.name
+        train, runs = experiment.recipe.train, len(experiment.left())
+        if not runs:
+            yield f"{name}: all runs are done"
+            continue
         half = train.precision != "no"
         cost, peak = cost_of(experiment.recipe, experiment.task, runs), PEAK[said.gpu][0 if half else 1]
         memory = cost.gigabytes(said.gpus, sharded=train.sharding == "fsdp2", half=half)
-        name = f"{entry.name}, {experiment.out.name}" if len(experiments) > 1 else entry.name
         theirs, ours = (_hours(cost.hours(speed)) for speed in (said.gpus * peak * REACHED, here))
         yield f"{name}: {cost.parameters:,} parameters, {runs} runs of {cost.steps:,} steps of {cost.batch}"
         yield f"  {cost.step:.3g} operations a step = 3 × {cost.forward:.3g} forwards × {cost.batch} examples"
-        yield (
-            f"  {theirs} on {said.gpus} × {said.gpu} at {REACHED:.0%} of {peak / 1e12:.4g} TFLOP/s, "
-            f"about {memory:.1f} GB each; {ours} or more on this machine at {here / 1e9:.0f} GFLOP/s"
-        )
+        gpus = f"{said.gpus} × {said.gpu} at {REACHED:.0%} of {peak / 1e12:.4g} TFLOP/s"
+        yield f"  {theirs} on {gpus}, about {memory:.1f} GB each"
+        yield f"  {ours} on this machine at {here / 1e9:.0f} GFLOP/s; to read the data is not counted"
 
 
 def _hours(hours: float) -> str:
@@ -159,8 +160,9 @@ def _smoke(entry: Entry, out: Path, changes: Mapping[str, Any]) -> Recipe:
     recipe = load_entry(entry.name, merged(entry.published.smoke, few)).recipe
     data = out / "data"
     for task in tasks_of(recipe) if first_process() else ():
-        if "folder" in task.options and not (data / task.options["folder"]).exists():
-            write_made_up(task.name, data / task.options["folder"], task.options)
+        folder = data / task.options.get("folder", "")
+        if "folder" in task.options and not (folder.is_dir() and any(folder.iterdir())):
+            write_made_up(task.name, folder, task.options)
     wait_for_all()
     return _with_tokenizers(with_data(recipe, data))
 
