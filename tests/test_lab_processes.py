@@ -6,6 +6,7 @@ import json
 import subprocess
 import sys
 from contextlib import AbstractContextManager, nullcontext
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -24,6 +25,7 @@ from wellcond.lab.processes import blocks
 from wellcond.lab.recipe import load_recipe, parse_recipe
 from wellcond.lab.settings import Training
 from wellcond.lab.tasks import task
+from wellcond.lab.tasks.base import Task
 
 # Each process draws its own dropout, so there is none; "shift 1" has folded weights, which shards must follow.
 PLAIN = TINY.replace("dropout = 0.1", "dropout = 0.0").replace("steps = 40", "steps = 50")
@@ -138,7 +140,8 @@ class FakeProcess:
 def test_a_test_is_the_same_by_however_many_processes_it_is_made(count: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """In 12 parts: each example once, and as many forwards in every process, which wait for each other."""
     digits = task("digits")
-    settings = Training(batch=64, accumulate=2)
+    settings = Training(batch=32)
+    monkeypatch.setattr("wellcond.lab.evaluate.PART", 32)
     model = lab_model("vit", {"width": 16, "depth": 1, "heads": 2, "patch": 4}, digits, seed=0)
     calls: list[int] = []
     model.register_forward_hook(lambda module, inputs, output: calls.append(len(output)))
@@ -158,11 +161,19 @@ def test_a_test_is_the_same_by_however_many_processes_it_is_made(count: int, mon
     assert len(found) == 12
 
 
-def test_parts_of_a_test_are_no_larger_than_what_training_accumulates() -> None:
+def test_parts_of_a_test_are_as_large_as_fits() -> None:
+    """256; fewer of a detector's images and of a large vocabulary, but no fewer than training takes at a time."""
     digits = task("digits")
-    for batch, accumulate, size in ((32, 1, 256), (4096, 1, 256), (1280, 16, 80), (8192, 64, 128), (8, 8, 1)):
-        assert Examination.of(digits, Training(batch=batch, accumulate=accumulate)).size == size
-    assert Examination.of(task("shapes"), Training(batch=8)).size == 8  # images of a detector are large
+    gpt2 = replace(digits, kind="causal-text", metric="perplexity", shape={"tokens": 512, "vocabulary": 50_257})
+    small = replace(gpt2, shape={"tokens": 64, "vocabulary": 260})
+
+    def size(of: Task, batch: int, accumulate: int = 1) -> int:
+        return Examination.of(of, Training(batch=batch, accumulate=accumulate)).size
+
+    assert [size(digits, 32), size(digits, 4096), size(digits, 64, 8)] == [256, 256, 256]
+    assert [size(gpt2, 1280, 16), size(gpt2, 8), size(gpt2, 1), size(gpt2, 1280)] == [80, 8, 2, 256]
+    assert size(small, 16) == 256
+    assert [size(task("shapes"), 8), size(task("shapes"), 8, 8)] == [8, 1]
 
 
 HOLD = "import sys, time; from pathlib import Path; from wellcond.lab.lock import only_here\n"

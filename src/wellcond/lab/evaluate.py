@@ -19,7 +19,8 @@ from wellcond.lab.order import generator
 from wellcond.lab.settings import DTYPES, Training
 from wellcond.lab.tasks.base import Batch, Task
 
-PART = 256  # examples
+PART = 256  # examples at a time, at most
+LIGHT = 2**26  # numbers that a part's output may have in any case: a quarter of a gigabyte
 
 
 @dataclass(frozen=True)
@@ -36,9 +37,11 @@ class Examination(Dataset[Batch]):
 
     @classmethod
     def of(cls, task: Task, settings: Training) -> Examination:
-        """Parts of 256; fewer where training has to accumulate, since what does not fit there does not fit here."""
-        few = task.kind == "detection" or settings.accumulate > 1
-        return cls(task, max(1, min(PART, settings.batch // settings.accumulate)) if few else PART)
+        """Parts of 256, or as many as training takes at a time, where 256 of a large vocabulary would not fit."""
+        shape = task.shape
+        output = shape["tokens"] * shape["vocabulary"] if "text" in task.kind else shape.get("classes", 1)
+        light = 0 if task.kind == "detection" else LIGHT // output
+        return cls(task, max(1, min(PART, max(light, settings.batch // settings.accumulate))))
 
     def __len__(self) -> int:
         return -(-len(self.task.test) // self.size)
