@@ -97,15 +97,18 @@ def _final(metrics: list[dict[str, Any]]) -> dict[str, float]:
     return {name: value for name, value in found.items() if math.isfinite(value)}
 
 
+def run_folders(folder: Path) -> list[Path]:
+    """The runs that a comparison's folder holds, in the recipe's order, in which they are numbered; then by seed."""
+    found = [path.parent for path in Path(folder).glob("runs/*/seed-*/run.json")]
+    return sorted(found, key=lambda path: (path.parent.name, len(path.name), path.name))
+
+
 def read_outcomes(folder: Path) -> list[Outcome]:
-    """All runs of a comparison's folder, in the recipe's order, in which their folders are numbered."""
-    found = sorted(
-        Path(folder).glob("runs/*/seed-*/run.json"),
-        key=lambda path: (path.parent.parent.name, int(path.parent.name.removeprefix("seed-"))),
-    )
+    """All runs of a comparison's folder, in the order of `run_folders`."""
+    found = run_folders(folder)
     if not found:
         raise WellcondError(f"'{folder}' holds no runs: give the --out folder of a comparison")
-    return [read_outcome(path.parent) for path in found]
+    return [read_outcome(path) for path in found]
 
 
 def _lines(path: Path) -> Iterable[dict[str, Any]]:

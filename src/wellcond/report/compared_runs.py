@@ -65,11 +65,12 @@ def read_comparison(folder: Path) -> Compared:
         folder: with `comparison.json` and `runs/`.
     """
     try:
+        from wellcond.lab.outcome import run_folders
         from wellcond.lab.statistics import compare
     except ImportError as error:
         raise WellcondError(f"a comparison's figures need scipy ({error}): pip install 'wellcond[lab]'") from error
     baseline, epoch = _about(folder)
-    paths = _run_folders(folder)
+    paths = run_folders(folder)
     if not paths:
         raise WellcondError(f"'{folder}' has no run yet: give the --out folder of a comparison that has begun")
     outcomes = [_outcome(path) for path in paths]
@@ -103,12 +104,6 @@ def _about(folder: Path) -> tuple[str, float | None]:
     if type(baseline) is not str or not (epoch is None or (type(epoch) in (int, float) and 0 < epoch < math.inf)):
         raise WellcondError(f"'{path}': baseline is a name and epoch a number of steps; got {baseline!r} and {epoch!r}")
     return baseline, epoch
-
-
-def _run_folders(folder: Path) -> list[Path]:
-    """In the recipe's order, in which they are numbered; then by seed."""
-    found = [path.parent for path in folder.glob("runs/*/seed-*/run.json")]
-    return sorted(found, key=lambda path: (path.parent.name, len(path.name), path.name))
 
 
 @contextmanager

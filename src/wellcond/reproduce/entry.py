@@ -17,7 +17,6 @@ from wellcond.lab.settings import Named, Part
 from wellcond.lab.stages import stages_of
 
 GENERATED = ("listops", "pathfinder")
-PAPERS = {"ci": "Conditioned Initialization", "sc": "Spectral Conditioning"}
 
 
 class Row(Part):

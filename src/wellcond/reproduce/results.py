@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from wellcond.lab.claim import same_recipe
-from wellcond.lab.outcome import Outcome, read_outcomes
+from wellcond.lab.outcome import Outcome, read_outcomes, run_folders
 from wellcond.lab.recipe import Recipe, load_recipe
 from wellcond.lab.settings import Arm
 from wellcond.lab.stages import stages_of
@@ -127,8 +127,9 @@ def _instead(result: Result) -> str:
 
 def _result(what: Item, runs: Path, only: str | None) -> Result:
     published, not_run = _published(what.id, runs, only)
-    made = {name: outcomes for name in what.twins if (outcomes := _outcomes(load_recipe(name), runs / name))}
-    twins = [line for name, outcomes in made.items() for line in _twin(what, name, runs, outcomes)]
+    recipes = {name: load_recipe(name) for name in what.twins}
+    made = {name: found for name, recipe in recipes.items() if (found := _outcomes(recipe, runs / name))}
+    twins = [line for name, found in made.items() for line in _twin(what, recipes[name], runs / name, found)]
     return Result(what.id, what.title, what.kind, (*published, *twins), tuple(not_run), tuple(made))
 
 
@@ -158,26 +159,25 @@ def _by_label(numbers: Sequence[Beside]) -> Iterator[tuple[str, list[Beside]]]:
 
 def _outcomes(recipe: Recipe, folder: Path) -> dict[str, list[Outcome]]:
     """By stage; nothing where none was begun."""
-    begun = [folder for _, folder in stages_of(recipe, folder) if any(folder.glob("runs/*/seed-*/run.json"))]
-    return {folder.name: read_outcomes(folder) for folder in begun}
+    begun = [stage for _, stage in stages_of(recipe, folder) if run_folders(stage)]
+    return {stage.name: read_outcomes(stage) for stage in begun}
 
 
-def _twin(what: Item, name: str, runs: Path, outcomes: dict[str, list[Outcome]]) -> Iterator[Line]:
+def _twin(what: Item, recipe: Recipe, folder: Path, outcomes: dict[str, list[Outcome]]) -> Iterator[Line]:
     """What a twin has of the table's schemes and metrics."""
     if what.kind in CURVES:
         return
-    recipe = load_recipe(name)
     entries = entries_of(what.id)
     rows = [row for entry in entries for row in rows_of(entry, what.id)]
     forms = [(metric, row.scale) for row in rows for value in row.values.values() for metric in _metrics(value)]
-    changed = "" if same_recipe(recipe, runs / name) else ", changed"
+    changed = "" if same_recipe(recipe, folder) else ", changed"
     same = _same_schemes([pair for entry in entries for pair in entry.recipe.arms()], recipe)
     for metric, scale in dict(forms or [("", 100.0)]).items():
         ours = {scheme: ours_of(metric, theirs, outcomes).values() for scheme, theirs in same.items()}
         values = {scheme: tuple(scale * value for value in found) for scheme, found in ours.items() if found}
         lost = {scheme: lost_of(theirs, outcomes) for scheme, theirs in same.items()}
         if values or any(lost.values()):
-            yield Line(TWIN, f"{name}{f', {metric}' if metric else ''}{changed}", values, lost=lost)
+            yield Line(TWIN, f"{folder.name}{f', {metric}' if metric else ''}{changed}", values, lost=lost)
 
 
 def _metrics(value: float | dict[str, float]) -> list[str]:
