@@ -10,19 +10,19 @@ from wellcond.diagnose.run import diagnose
 from wellcond.files import load_weights_, save_weights
 from wellcond.initialise import init_, plan
 from wellcond.mapping.check import PropagationCheck, check_propagation
-from wellcond.mapping.locate import LayerSpot, Spot, locate
+from wellcond.mapping.locate import LayerPlacement, Placement, locate
 from wellcond.models import build_model
 from wellcond.planning import Entry, Plan
 from wellcond.propagation.collapse import collapse_exponent, critical_residual
 from wellcond.propagation.diagram import Diagram, trainability
 from wellcond.propagation.propagate import propagate
 from wellcond.propagation.stack import Propagation
-from wellcond.propagation.verdict import Thresholds
+from wellcond.propagation.verdict import Severity, Thresholds
 from wellcond.schemes.base import Scheme, SchemeInfo, schemes
 from wellcond.spectral.condition import condition_
 from wellcond.spectral.cost import Cost
 from wellcond.spectral.guarantee import HeadCondition, Summary
-from wellcond.spectral.handle import Conditioning
+from wellcond.spectral.handle import Conditioning, handles_of
 from wellcond.spectral.layernorm import WithoutLayerNorm, without_layernorm
 from wellcond.streaming import init_to_files
 
@@ -54,18 +54,20 @@ __all__ = [
     "Summary",
     "WithoutLayerNorm",
     "condition_",
+    "handles_of",
     "without_layernorm",
     # diagnose
     "Diagnosis",
     "Monitor",
+    "Severity",
     "diagnose",
     "jacobian",
     # predict
     "Diagram",
     "Propagation",
     "PropagationCheck",
-    "LayerSpot",
-    "Spot",
+    "LayerPlacement",
+    "Placement",
     "Thresholds",
     "check_propagation",
     "collapse_exponent",

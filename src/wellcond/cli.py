@@ -179,7 +179,7 @@ def diagnose(
     seed: Annotated[int, typer.Option(help="Of fresh weights and random inputs.")] = 0,
     layers: Layers = None,
     jacobian: Annotated[
-        str, typer.Option(help="auto (query rows are sampled where there are many), exact, or off.")
+        str, typer.Option(help="auto (what a few seconds pay for), exact (all rows and heads, says how long), or off.")
     ] = "auto",
     vertical: Annotated[bool, typer.Option("--vertical", help="Measure the papers' vertical Jacobian too.")] = False,
     html: Annotated[Path | None, typer.Option(help="Write a page to look at.", metavar="FILE")] = None,
@@ -211,7 +211,7 @@ def diagnose(
         found.to_html(html)
     if plot is not None:
         found.plot(plot)
-    typer.echo(found.to_json() if json else f"{found}")
+    typer.echo(found.to_json() if json else found.to_text())
     for target in (html, plot):
         if target is not None and not json:
             typer.echo(f"written to {target}")
@@ -261,9 +261,10 @@ def diagram(
     if model is not None:
         built = wc.build_model(model, seed=seed)
         fed = inputs_for(built, images=images, text=text, batch=batch, tokens=None, seed=seed)
-        spot = wc.locate(built, fed.batch)
-        spot.plot(output)
-        typer.echo(to_json({"model": model, "input": fed.description} | spot.to_dict()) if json else f"{spot}")
+        placed = wc.locate(built, fed.batch)
+        placed.plot(output)
+        about = {"model": model, "input": fed.description}
+        typer.echo(to_json(about | placed.to_dict()) if json else placed.to_text())
     else:
         axes = {"x": _axis(x), "y": _axis(y or "residual_attention:0.1:2")}
         given: dict[str, Any] = {"depth": depth, "tokens": tokens, "norm": norm, "activation": activation}

@@ -54,7 +54,7 @@ class AttentionWarning(UserWarning):
 
     Attributes:
         step: when.
-        concern: what, where, and what to do: `.layer`, `.head`, `.code`, `.text`, `.severity`.
+        concern: what, where, and what to do: `.layer`, `.heads`, `.code`, `.severity`, `.text`, `.remedy`.
     """
 
     def __init__(self, step: int, concern: object) -> None:

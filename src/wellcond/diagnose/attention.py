@@ -35,6 +35,7 @@ def attention_records(layer: AttentionLayer, call: Call) -> tuple[list[HeadRecor
     keys = torch.full(p.shape[:3], p.shape[3]) if hidden is None else (~hidden).sum(-1).cpu()
     entropy = _mean(torch.special.entr(p).sum(-1).cpu().double() / keys.clamp_min(2).log(), keys > 1)
     participation = _mean(p.square().sum(-1).cpu().double(), keys > 0)
+    own = _own(tokens["query"], tokens["key"], p, keys)
     size = logits.abs() if hidden is None else logits.abs().masked_fill(hidden, 0.0)
     largest = size.amax((0, 2, 3)).cpu().tolist()
     seen = (
@@ -43,10 +44,31 @@ def attention_records(layer: AttentionLayer, call: Call) -> tuple[list[HeadRecor
         else (~hidden).any(1).any(1).cpu()
     )
     records = [
-        HeadRecord(head, e, s, logit)
-        for head, (e, s, logit) in enumerate(zip(entropy, participation, largest, strict=True))
+        HeadRecord(head, e, s, logit, own=o)
+        for head, (e, s, logit, o) in enumerate(zip(entropy, participation, largest, own, strict=True))
     ]
     return records, seen
+
+
+def _own(queries: Tensor, keys: Tensor, p: Tensor, visible: Tensor) -> list[float | None]:
+    """The weight of the own token, per head; of two keys it has half whatever a head does, so rows of three count."""
+    same = queries.data_ptr() == keys.data_ptr() or (queries.shape == keys.shape and torch.equal(queries, keys))
+    if not same or p.shape[2] != p.shape[3]:
+        return [None] * p.shape[1]
+    return _mean(p.diagonal(dim1=2, dim2=3).cpu().double(), visible > 2)
+
+
+@torch.no_grad()
+def is_causal(layer: AttentionLayer, call: Call) -> bool:
+    """Whether no token sees a later one."""
+    assert layer.replay is not None
+    with evaluating(call.module):
+        mixing = layer.replay.mixing(call)
+    hidden = mixing.hidden if isinstance(mixing, Softmax) else None
+    if hidden is None or hidden.ndim < 2 or hidden.shape[-2] != hidden.shape[-1] or hidden.shape[-1] < 2:
+        return False
+    later = torch.ones(hidden.shape[-2:], dtype=torch.bool, device=hidden.device).triu(1)
+    return bool(hidden[..., later].all())
 
 
 def _mean(x: Tensor, where: Tensor) -> list[float | None]:

@@ -8,11 +8,13 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from wellcond.diagnose.records import ROLES, SCHEMA, JacobianRecord, LayerRecord
-from wellcond.diagnose.verdicts import Concern, judge
+from wellcond.diagnose.records import ROLES, SCHEMA, Concern, JacobianRecord, LayerRecord
+from wellcond.diagnose.verdicts import gravest_first
 from wellcond.plain import to_json
+from wellcond.propagation.verdict import Severity
 from wellcond.report.atomic import write_text
-from wellcond.tables import span, table
+from wellcond.tables import span
+from wellcond.terminal import colour_wanted, graded_table, paint
 
 
 @dataclass(frozen=True)
@@ -50,15 +52,24 @@ class Diagnosis:
 
     @property
     def concerns(self) -> list[Concern]:
-        """Everything that is wrong, gravest first."""
-        return sorted((c for layer in self.layers for c in judge(layer)[1]), key=lambda c: -c.severity)
+        """Everything that is wrong, one for each layer and kind, gravest first."""
+        return gravest_first([concern for layer in self.layers for concern in layer.concerns])
 
     def worst(self, count: int = 5) -> list[Concern]:
         """The gravest concerns; prints well, one a line."""
         return _Lines(self.concerns[:count])
 
     def __str__(self) -> str:
-        """One row per layer: medians over heads, and the gravest verdict."""
+        """The text of `to_text`, without colours."""
+        return self.to_text(colour=False)
+
+    def to_text(self, colour: bool | None = None) -> str:
+        """One row per layer, the gravest first: medians over heads, and what is wrong; then the worst, with remedies.
+
+        Args:
+            colour: whether lines have the colour of their severity; None for what suits the output.
+        """
+        colour = colour_wanted() if colour is None else colour
         header = [
             "layer",
             "κ(W_Q)",
@@ -73,15 +84,18 @@ class Diagnosis:
             "verdict",
         ]
         rows = [_row(layer) for layer in self.layers]
-        found = self.concerns
-        wrong = {(c.layer, c.head) for c in found if c.head is not None}
-        heads = sum(len(layer.heads) for layer in self.layers)
-        text = f"{self.model} on {self.inputs}: {len(self.layers)} layers, {heads} heads, {len(wrong)} with a verdict\n"
-        text += table(header, rows)
+        heads = [head for layer in self.layers for head in layer.heads]
+        wrong = sum(bool(head.code) for head in heads)
+        text = f"{self.model} on {self.inputs}: {len(self.layers)} layers, {len(heads)} heads, {wrong} with a verdict\n"
+        text += graded_table(
+            header, [(layer.severity, row) for layer, row in zip(self.layers, rows, strict=True)], colour=colour
+        )
         if any("~" in row[6] for row in rows):
             text += "\n~ from some query rows, an estimate"
-        if found:
-            text += "\n\nworst\n" + "\n".join(f"  {line}" for line in _grouped(found)[:5])
+        text += _left_out(self.layers)
+        if self.concerns:
+            lines = [paint(f"  {line}", severity, colour) for severity, line in _grouped(self.concerns)[:5]]
+            text += "\n\nworst\n" + "\n".join(lines)
         if self.skipped:
             text += "\n\nnot measured\n" + "\n".join(f"  {s['name']} ({s['cls']}): {s['reason']}" for s in self.skipped)
         return text
@@ -118,16 +132,43 @@ class _Lines(list[Concern]):
         return "\n".join(map(str, self)) or "nothing is wrong"
 
 
-def _grouped(concerns: Sequence[Concern]) -> list[str]:
-    """One line per text, with where it applies."""
+def _grouped(concerns: Sequence[Concern]) -> list[tuple[Severity, str]]:
+    """One line per kind, with the layers that have it; the code is that of the first."""
     groups: dict[str, list[Concern]] = {}
     for concern in concerns:
-        groups.setdefault(concern.text, []).append(concern)
+        groups.setdefault(concern.code, []).append(concern)
     lines = []
-    for text, found in groups.items():
-        names = list(dict.fromkeys(concern.layer for concern in found))
-        lines.append(str(found[0]) if len(found) == 1 else f"{len(found)} heads of {span(names)}: {text}")
+    for found in groups.values():
+        first = found[0]
+        others = [concern.layer for concern in found[1:]]
+        more = (
+            f" (and {len(others)} more layers: {span(others)})"
+            if len(others) > 1
+            else f" (and {others[0]})"
+            if others
+            else ""
+        )
+        lines.append((first.severity, f"{first.severity}: {first.where}{more}: {first.text}: {first.remedy}"))
     return lines
+
+
+def _left_out(layers: Sequence[LayerRecord]) -> str:
+    """Which heads and query rows κ(J) is not about, where a budget or a choice left them out."""
+    measured = [layer for layer in layers if layer.jacobian]
+    some_heads = [layer for layer in measured if len(layer.jacobian) < len(layer.heads)]
+    rows = [(j.rows, j.total_rows) for layer in measured for j in layer.jacobian if j.rows < j.total_rows]
+    parts = []
+    if rows:
+        parts.append(f"{_range([few for few, _ in rows])} of {_range([whole for _, whole in rows])} query rows")
+    if some_heads:
+        few, whole = [len(layer.jacobian) for layer in some_heads], [len(layer.heads) for layer in some_heads]
+        parts.append(f"{_range(few)} of {_range(whole)} heads a layer")
+    return f'\nκ(J) is of {" and ".join(parts)}; jacobian="exact" measures all' if parts else ""
+
+
+def _range(counts: Sequence[int]) -> str:
+    low, high = min(counts), max(counts)
+    return f"{low}" if low == high else f"{low} to {high}"
 
 
 def _row(layer: LayerRecord) -> list[str]:

@@ -7,11 +7,12 @@ from dataclasses import dataclass, replace
 
 from wellcond.attention.replay import Call
 from wellcond.attention.view import AttentionLayer
+from wellcond.diagnose.budget import fitted, outline, spaced, turns_keys
 from wellcond.diagnose.records import JacobianRecord
-from wellcond.jacobian.bound import bound
+from wellcond.jacobian.bound import bound, tokens_condition
 from wellcond.jacobian.head import Head, heads_of
 from wellcond.jacobian.result import Bound, ConditionNumber
-from wellcond.jacobian.spectrum import MEMORY, VERTICAL, Rows, choose_rows, measure
+from wellcond.jacobian.spectrum import MEMORY, VERTICAL, Ranks, Rows, choose_rows, measure
 
 
 @dataclass(frozen=True)
@@ -25,6 +26,7 @@ class JacobianOptions:
         sequences: which sequences of the batch, or windows.
         vertical: whether the papers' vertical Jacobian is measured too.
         max_memory: bytes for one Jacobian.
+        budget: operations for a layer, which rows and then heads are left out to keep to; None for no limit.
     """
 
     rows: Rows = None
@@ -33,6 +35,7 @@ class JacobianOptions:
     sequences: Sequence[int] = (0,)
     vertical: bool = False
     max_memory: float = MEMORY
+    budget: float | None = None
 
     def rows_for(self, head: Head) -> Rows:
         """What to ask for one head."""
@@ -41,17 +44,33 @@ class JacobianOptions:
         most = max(1, self.size // (head.value_width * head.sequences))
         return None if most >= head.rows else most
 
+    def within_budget(self, layer: AttentionLayer, call: Call) -> JacobianOptions:
+        """The same with rows and heads that the budget pays for in this layer; what was asked for by name stays."""
+        if self.budget is None or self.rows is not None:
+            return self
+        head = outline(layer, call, self.sequences)
+        asked = layer.num_heads if self.heads is None else len(self.heads)
+        # The vertical Jacobian costs about as much again.
+        budget = self.budget / 2 if self.vertical else self.budget
+        rows, count = fitted(head, asked, budget, mapped=turns_keys(layer), keep_heads=self.heads is not None)
+        heads = self.heads if count == asked else spaced(layer.num_heads, count)
+        return replace(self, rows=None if rows == head.rows else rows, heads=heads)
+
 
 def jacobian_records(layer: AttentionLayer, call: Call, options: JacobianOptions) -> Iterator[JacobianRecord]:
-    """One record per head that is asked for."""
+    """One record per head that is asked for, or that the budget pays for."""
+    options = options.within_budget(layer, call)
     heads = range(layer.num_heads) if options.heads is None else options.heads
+    ranks: Ranks = {}
+    kappa = None
     for index, head in zip(heads, heads_of(layer, call, heads, sequences=options.sequences), strict=True):
         rows = options.rows_for(head)
-        condition, values = measure(head, rows=rows, max_memory=options.max_memory)
-        limit = bound(head)
+        condition, values = measure(head, rows=rows, max_memory=options.max_memory, ranks=ranks)
+        kappa = tokens_condition(head) if kappa is None else kappa
+        limit = bound(head, tokens=kappa)
         compared = condition
         if limit is not None and options.vertical:
-            limit, compared = _with_vertical(limit, head, rows, options)
+            limit, compared = _with_vertical(limit, head, rows, options, ranks)
         known = limit is not None and limit.value is not None and compared.value is not None
         yield JacobianRecord(
             index,
@@ -64,9 +83,11 @@ def jacobian_records(layer: AttentionLayer, call: Call, options: JacobianOptions
         )
 
 
-def _with_vertical(limit: Bound, head: Head, rows: Rows, options: JacobianOptions) -> tuple[Bound, ConditionNumber]:
+def _with_vertical(
+    limit: Bound, head: Head, rows: Rows, options: JacobianOptions, ranks: Ranks
+) -> tuple[Bound, ConditionNumber]:
     """The bound with the Jacobian it is about, and whether that has the full rank the papers assume."""
-    found, _ = measure(head, convention=VERTICAL, rows=rows, max_memory=options.max_memory)
+    found, _ = measure(head, convention=VERTICAL, rows=rows, max_memory=options.max_memory, ranks=ranks)
     d = head.value_width
     full = min(3 * d * len(choose_rows(head, rows)) * head.sequences, d * head.tokens["value"].shape[2])
     return replace(limit, vertical=found, full_rank=found.rank == full), found

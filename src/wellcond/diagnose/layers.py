@@ -7,10 +7,10 @@ from dataclasses import replace
 
 from torch import Tensor
 
-from wellcond.diagnose.attention import attention_records, token_measures
+from wellcond.diagnose.attention import attention_records, is_causal, token_measures
 from wellcond.diagnose.jacobians import JacobianOptions, jacobian_records
 from wellcond.diagnose.probe import Seen
-from wellcond.diagnose.records import HeadRecord, JacobianRecord, LayerRecord, WeightRecord
+from wellcond.diagnose.records import AppliedRecord, HeadRecord, JacobianRecord, LayerRecord, WeightRecord
 from wellcond.diagnose.weights import weight_records
 from wellcond.errors import NotFiniteError
 
@@ -26,6 +26,7 @@ def layer_record(
     stored: Heads | None = None,
     gradients: Heads | None = None,
     brief: bool = False,
+    conditioning: tuple[AppliedRecord, ...] = (),
 ) -> LayerRecord:
     """Measure one layer.
 
@@ -37,6 +38,7 @@ def layer_record(
         stored: W where W + C is used.
         gradients: of a loss.
         brief: whether to leave out the fused weights, and all singular values but the first and the last.
+        conditioning: what is applied to the layer.
     """
     layer, call = seen.layer, seen.call
     of_weights: list[WeightRecord] = (
@@ -72,4 +74,6 @@ def layer_record(
         tuple(heads),
         tuple(jacobians),
         note=note,
+        causal=call is not None and layer.replay is not None and is_causal(layer, call),
+        conditioning=conditioning,
     )

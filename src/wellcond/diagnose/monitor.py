@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import time
-import warnings
 from collections.abc import Sequence
 from dataclasses import asdict, replace
 from itertools import cycle, islice
@@ -17,28 +16,30 @@ from torch import nn
 from torch.distributed.tensor import DTensor
 
 from wellcond.attention.find import AttentionLayers, attention_layers
+from wellcond.callers import warn_user
+from wellcond.diagnose.applied import applied_to
 from wellcond.diagnose.jacobians import JacobianOptions
 from wellcond.diagnose.journal import Journal
 from wellcond.diagnose.layers import layer_record
 from wellcond.diagnose.probe import Seen, look
-from wellcond.diagnose.records import SCHEMA, LayerRecord
+from wellcond.diagnose.records import SCHEMA, Concern, LayerRecord
 from wellcond.diagnose.scalars import Scalars, scalars
 from wellcond.diagnose.schedule import Schedule
 from wellcond.diagnose.verdicts import judge
 from wellcond.diagnose.weights import stored_weights
 from wellcond.errors import AttentionWarning, WellcondError
 from wellcond.initialise import LayerFilter
+from wellcond.propagation.verdict import Severity, Thresholds, checked
 
 TIERS = ("weights", "attention", "jacobian")
-ALARMING = 2  # severity from which a concern is a warning
 
 
 class Monitor:
     """Measure a model's attention while it trains; call `step` after every training step.
 
     Three tiers, each with its own interval: `weights` (singular values of every head), `attention` (entropy, logits,
-    tokens, on the batch) and `jacobian` (κ(J) of a few heads, others each time). A new concern is an
-    `AttentionWarning`, once until it has gone.
+    tokens, on the batch) and `jacobian` (κ(J) of a few heads, others each time). A new concern that is more than a note
+    is an `AttentionWarning` at the line that trains, one for a layer and kind, and once until it has gone.
 
     Args:
         model: what is trained; wrappers are looked through.
@@ -55,6 +56,7 @@ class Monitor:
         heads: Jacobians per record.
         size: outputs of a Jacobian; longer sequences are measured at evenly spaced query rows.
         alarms: whether to warn.
+        thresholds: of the verdicts.
 
     >>> import torch, wellcond as wc
     >>> model = torch.nn.TransformerEncoderLayer(8, 2, batch_first=True)
@@ -83,6 +85,7 @@ class Monitor:
         heads: int = 1,
         size: int = 256,
         alarms: bool = True,
+        thresholds: Thresholds | None = None,
     ) -> None:
         if (every is not None and budget is not None) or (every is not None and every < 1):
             raise WellcondError(f"say either budget= or every= (at least 1), got budget={budget!r}, every={every!r}")
@@ -94,8 +97,8 @@ class Monitor:
         self.layers: AttentionLayers = attention_layers(model).select(layers)
         self.schedule = Schedule(tuple(tiers), every, 0.01 if budget is None else budget)
         self.steps = -1
-        self._heads, self._size = heads, size
-        self._known: set[tuple[str, str, int | None, str]] = set()
+        self._heads, self._size, self.thresholds = heads, size, checked(thresholds)
+        self._known: set[tuple[str, str, str]] = set()
         self._turns = cycle(_rotation(self.layers))
         self._sharded = any(isinstance(p, DTensor) for p in model.parameters())
         if self._sharded and every is None:
@@ -127,7 +130,9 @@ class Monitor:
             if torch.cuda.is_available():
                 torch.cuda.synchronize()  # what the training has queued is not ours
             start = time.perf_counter()
-            judged = [judge(layer) for layer in self._measure(tier)]
+            applied = applied_to(self.model, self.layers)
+            measured = (replace(layer, conditioning=applied.get(layer.name, ())) for layer in self._measure(tier))
+            judged = [judge(layer, self.thresholds) for layer in measured]
             record = {
                 "schema": SCHEMA,
                 "step": self.steps,
@@ -135,14 +140,14 @@ class Monitor:
                 "elapsed": self.schedule.elapsed,
                 "seconds": time.perf_counter() - start,
                 "overhead": self.overhead,
-                "layers": [asdict(layer) for layer, _ in judged],
+                "layers": [asdict(layer) for layer in judged],
             }
             if self._journal is not None:
                 self._journal.write(record)
             if self.log is not None and _first():
                 _send(self.log, scalars(record), self.steps)
             if self.alarms:
-                self._warn(tier, [concern for _, concerns in judged for concern in concerns])
+                self._warn(tier, [concern for layer in judged for concern in layer.concerns])
         return record
 
     @torch.no_grad()
@@ -168,12 +173,12 @@ class Monitor:
             for seen in look(self.layers.select(list(chosen)), self.batch, norms=False)
         ]
 
-    def _warn(self, tier: str, concerns: Sequence[Any]) -> None:
-        """One warning per concern until it has gone; what another tier found is not gone."""
-        now = {(tier, c.layer, c.head, c.code): c for c in concerns if c.severity >= ALARMING}
+    def _warn(self, tier: str, concerns: Sequence[Concern]) -> None:
+        """One warning per layer and kind until it has gone; what another tier found is not gone."""
+        now = {(tier, c.layer, c.code): c for c in concerns if c.severity != Severity.NOTE}
         for key, concern in now.items():
             if key not in self._known:
-                warnings.warn(AttentionWarning(self.steps, concern), stacklevel=4)
+                warn_user(AttentionWarning(self.steps, concern))
         self._known = {key for key in self._known if key[0] != tier} | set(now)
 
     def close(self) -> None:

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 
 from wellcond.jacobian.result import Bound, ConditionNumber
+from wellcond.propagation.verdict import Severity
 
 ROLES = ("query", "key", "value")  # whose weights are measured
 SCHEMA = 1  # raised when a field changes its meaning or goes away
@@ -59,6 +61,9 @@ class HeadRecord:
         max_logit: the largest |logit|, masks left out.
         verdict: what is wrong and what to do about it; empty if nothing is.
         code: the verdict in a word: `"entropy collapse"`, `"uniform"`, `"ill conditioned"`…; empty if nothing is wrong.
+        own: mean over rows of the weight of the own token; None where queries and keys read different tokens.
+        severity: of the gravest that is wrong; None if nothing is.
+        remedy: a line of code against that, given `model`.
     """
 
     head: int
@@ -67,6 +72,9 @@ class HeadRecord:
     max_logit: float | None
     verdict: str = ""
     code: str = ""
+    own: float | None = None
+    severity: Severity | None = None
+    remedy: str = ""
 
 
 @dataclass(frozen=True)
@@ -93,6 +101,57 @@ class JacobianRecord:
 
 
 @dataclass(frozen=True)
+class AppliedRecord:
+    """A conditioning that is active in a layer.
+
+    Args:
+        method: as given to `wc.condition_`.
+        mode: `"folded"` or `"live"`.
+        strength: by role.
+    """
+
+    method: str
+    mode: str
+    strength: Mapping[str, float] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Concern:
+    """One thing that is wrong in one layer; prints as a line that ends with code.
+
+    Args:
+        layer: name of the layer.
+        heads: which of its heads; empty for the layer as a whole.
+        code: in a word or three.
+        severity: how grave it is.
+        text: with the number, and what to do.
+        remedy: a line of code that does it, given `model`.
+
+    >>> print(Concern("attn", (0, 2), "uniform", Severity.NOTE, "attends uniformly; enlarge W_Q", "wc.init_(model)"))
+    attn heads 0, 2: attends uniformly; enlarge W_Q: wc.init_(model)
+    """
+
+    layer: str
+    heads: tuple[int, ...]
+    code: str
+    severity: Severity
+    text: str
+    remedy: str
+
+    @property
+    def where(self) -> str:
+        """The layer and, if it is not about the whole layer, its heads."""
+        if not self.heads:
+            return self.layer
+        if len(self.heads) > 4:
+            return f"{len(self.heads)} heads of {self.layer}"
+        return f"{self.layer} head{'s' if len(self.heads) > 1 else ''} {', '.join(map(str, self.heads))}"
+
+    def __str__(self) -> str:
+        return f"{self.where}: {self.text}: {self.remedy}"
+
+
+@dataclass(frozen=True)
 class LayerRecord:
     """One attention layer on one batch.
 
@@ -109,6 +168,10 @@ class LayerRecord:
         verdict: what is wrong with the layer as a whole (its tokens, its fused weights); empty if nothing is.
         code: the same in a word: `"rank collapse"`…
         note: why something was not measured.
+        causal: whether no token sees a later one.
+        conditioning: what `wc.condition_` has applied.
+        severity: of the gravest concern, heads included; None if there is none.
+        concerns: everything that is wrong, one for all heads that have it, gravest first.
     """
 
     name: str
@@ -123,3 +186,7 @@ class LayerRecord:
     verdict: str = ""
     code: str = ""
     note: str = ""
+    causal: bool = False
+    conditioning: tuple[AppliedRecord, ...] = ()
+    severity: Severity | None = None
+    concerns: tuple[Concern, ...] = ()

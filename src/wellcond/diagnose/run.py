@@ -13,17 +13,21 @@ from torch import Tensor, nn
 from tqdm.auto import tqdm
 
 from wellcond.attention.find import attention_layers
+from wellcond.diagnose.applied import applied_to
+from wellcond.diagnose.budget import BUDGET, exact_operations
 from wellcond.diagnose.diagnosis import Diagnosis
 from wellcond.diagnose.jacobians import JacobianOptions
 from wellcond.diagnose.layers import layer_record
-from wellcond.diagnose.probe import Loss, gradients, look
+from wellcond.diagnose.probe import Loss, Seen, gradients, look
 from wellcond.diagnose.verdicts import judge
 from wellcond.diagnose.weights import stored_weights
 from wellcond.errors import WellcondError
 from wellcond.initialise import LayerFilter
+from wellcond.jacobian.estimate import operations_per_second
 from wellcond.jacobian.spectrum import MEMORY, Rows
+from wellcond.propagation.verdict import Thresholds, checked
 
-SIZE = 1024  # outputs up to which a Jacobian is measured whole, unasked
+LONG = 3.0  # seconds after which a bar is shown, or of work before which it is
 
 
 def diagnose(
@@ -40,6 +44,7 @@ def diagnose(
     max_memory: float = MEMORY,
     progress: bool = True,
     description: str = "",
+    thresholds: Thresholds | None = None,
 ) -> Diagnosis:
     """Measure the conditioning of every attention layer of a model on a batch.
 
@@ -49,16 +54,18 @@ def diagnose(
         model: any model with attention that `wc.attention_layers` finds.
         batch: a tensor, a tuple of positional or a dict of keyword arguments.
         layers: a name, a pattern or several; all if None.
-        jacobian: `"auto"`: κ(J) of every head, exact where a sequence has up to 1024 outputs, else of evenly spaced
-            query rows, a lower bound; `"exact"` or True: all query rows, however long it takes; False: none.
+        jacobian: `"auto"`: as much of κ(J) as two or three seconds pay for, exact where a model is small, else of
+            evenly spaced query rows (a lower bound) and heads; `"exact"` or True: all rows of all heads, and the time
+            that takes is said before it starts; False: none.
         heads: whose Jacobians; all if None.
         rows: which query rows, or how many; overrides what `jacobian` says.
         sequences: of the batch (windows, where a layer attends in windows) that the Jacobian is about.
         vertical: whether to measure the papers' vertical Jacobian too, which their bound is about.
         loss: a function of the model's output, or True for an output with `.loss`: adds gradient norms.
         max_memory: bytes for one Jacobian.
-        progress: whether to show a bar if it takes more than a few seconds.
+        progress: whether to show a bar if it takes more than a few seconds, at once where that is known.
         description: of the batch, in words, for the report.
+        thresholds: of the verdicts.
 
     >>> import wellcond as wc
     >>> _ = torch.manual_seed(0)
@@ -72,22 +79,50 @@ def diagnose(
     chosen = found.select(layers)
     if not len(chosen):
         raise WellcondError("there is no layer to diagnose: layers=[] picks none")
-    options = None
+    limits, options = checked(thresholds), None
     if jacobian is not False:
-        size = SIZE if jacobian == "auto" else None
-        options = JacobianOptions(rows, size, heads, tuple(sequences), vertical, max_memory)
-    stored = stored_weights(model)
+        budget = BUDGET / len(chosen) if jacobian == "auto" else None
+        options = JacobianOptions(rows, None, heads, tuple(sequences), vertical, max_memory, budget)
+    stored, applied = stored_weights(model), applied_to(model, chosen)
     slopes = {} if loss is None or loss is False else gradients(chosen, batch, loss)
-    bar = tqdm(look(chosen, batch), desc="diagnose", unit="layer", delay=3, disable=not progress, leave=False)
-    records = [layer_record(seen, jacobian=options, stored=stored, gradients=slopes) for seen in bar]
+    seen = look(chosen, batch)
+    seconds = _seconds(seen, options) if progress else 0.0
+    said = f"diagnose: exact κ(J), about {_duration(seconds)}" if seconds > LONG else "diagnose"
+    delay = 0.0 if seconds > LONG else LONG
+    bar = tqdm(seen, desc=said, unit="layer", delay=delay, disable=not progress, leave=False)
+    records = [
+        layer_record(
+            one, jacobian=options, stored=stored, gradients=slopes, conditioning=applied.get(one.layer.name, ())
+        )
+        for one in bar
+    ]
     return Diagnosis(
         type(chosen[0].root).__name__,
         description or describe(batch),
-        tuple(judge(record)[0] for record in records),
+        tuple(judge(record, limits) for record in records),
         tuple({"name": item.name, "cls": item.cls, "reason": item.reason} for item in found.unclaimed),
-        {"jacobian": None if options is None else asdict(options)},
+        {"jacobian": None if options is None else asdict(options), "thresholds": asdict(limits)},
         {"python": platform.python_version(), "torch": str(torch.__version__), "wellcond": version("wellcond")},
     )
+
+
+def _seconds(seen: Sequence[Seen], options: JacobianOptions | None) -> float:
+    """About how long Jacobians will take that no budget limits."""
+    if options is None or options.budget is not None:
+        return 0.0
+    work = sum(exact_operations(s.layer, s.call, options.heads, options.rows, options.sequences) for s in seen)
+    return (2 if options.vertical else 1) * work / operations_per_second()
+
+
+def _duration(seconds: float) -> str:
+    """A time in words.
+
+    >>> _duration(12.3), _duration(400), _duration(9000)
+    ('12 s', '7 min', '2.5 h')
+    """
+    if seconds < 90:
+        return f"{seconds:.0f} s"
+    return f"{seconds / 60:.0f} min" if seconds < 5400 else f"{seconds / 3600:.1f} h"
 
 
 def describe(batch: Any) -> str:

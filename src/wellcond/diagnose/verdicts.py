@@ -1,4 +1,4 @@
-"""From numbers to words a person can act on; the thresholds are here and nowhere else."""
+"""From the numbers of a layer to concerns that a person can act on; the limits are those of `wc.Thresholds`."""
 
 from __future__ import annotations
 
@@ -6,60 +6,79 @@ import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
-from wellcond.diagnose.records import HeadRecord, JacobianRecord, LayerRecord, WeightRecord
+from wellcond.diagnose.records import Concern, HeadRecord, JacobianRecord, LayerRecord, WeightRecord
+from wellcond.diagnose.remedies import remedy
 from wellcond.jacobian.result import DEFICIENT
-
-COLLAPSED_ENTROPY = 0.1  # ÷ log N: fewer than about N^0.1 keys get the weight
-UNIFORM_ENTROPY = 0.999
-COLLAPSED_COSINE = 0.95  # mean over pairs of tokens
-SATURATED_LOGIT = 100.0  # e^-100 is nothing in any floating-point format
-ILL_WEIGHT = 1e4
-ILL_JACOBIAN = 1e8
+from wellcond.propagation.verdict import SEVERITIES, Severity, Thresholds
 
 
 @dataclass(frozen=True)
-class Concern:
-    """One thing that is wrong.
+class _Finding:
+    """One number that is wrong, of one head or (None) of the layer; `excess` is larger for the worse of two heads."""
 
-    Args:
-        layer: name of the layer.
-        head: its index; None for the whole layer.
-        code: in a word.
-        text: with the number, and what to do.
-        severity: 3 (training will hardly work), 2 (it will suffer), 1 (worth knowing).
-    """
-
-    layer: str
     head: int | None
     code: str
     text: str
-    severity: int
+    excess: float = 0.0
+    roles: tuple[str, ...] = ("query", "key", "value")
 
-    def __str__(self) -> str:
-        return f"{self.layer}{'' if self.head is None else f' head {self.head}'}: {self.text}"
+    @property
+    def severity(self) -> Severity:
+        return SEVERITIES[self.code]
 
 
-def judge(record: LayerRecord) -> tuple[LayerRecord, list[Concern]]:
-    """The same record with its verdicts, and the concerns they come from, gravest first."""
+def judge(record: LayerRecord, limits: Thresholds | None = None) -> LayerRecord:
+    """The same record with its verdicts: of each head, of the layer, and as concerns, gravest first."""
+    limits = limits or Thresholds()
     weights = _by_head(record)
     jacobians = {jacobian.head: jacobian for jacobian in record.jacobian}
-    concerns: list[Concern] = []
+    found = list(_tokens(record, limits))
+    for head in record.heads:
+        found += _attention(head, limits)
+        found += _weights(head.head, weights[head.head], limits)
+        found += _jacobian(jacobians.get(head.head), limits)
+    found.sort(key=lambda finding: -finding.severity.rank)
     heads = []
     for head in record.heads:
-        found = [
-            Concern(record.name, head.head, *what)
-            for what in (*_attention(head), *_weights(weights[head.head]), *_jacobian(jacobians.get(head.head)))
-        ]
-        found.sort(key=lambda concern: -concern.severity)
-        concerns += found
-        heads.append(replace(head, verdict=_words(found), code=found[0].code if found else ""))
-    own = [Concern(record.name, None, *what) for what in _tokens(record)]
-    concerns = sorted(own + concerns, key=lambda concern: -concern.severity)
-    return replace(record, heads=tuple(heads), verdict=_words(own), code=own[0].code if own else ""), concerns
+        mine = [finding for finding in found if finding.head == head.head]
+        verdict, line = _words(record, mine)
+        code, severity = (mine[0].code, mine[0].severity) if mine else ("", None)
+        heads.append(replace(head, verdict=verdict, code=code, severity=severity, remedy=line))
+    own = [finding for finding in found if finding.head is None]
+    return replace(
+        record,
+        heads=tuple(heads),
+        verdict=_words(record, own)[0],
+        code=own[0].code if own else "",
+        severity=found[0].severity if found else None,
+        concerns=tuple(_concerns(record, found)),
+    )
 
 
-def _words(concerns: Sequence[Concern]) -> str:
-    return "; ".join(concern.text for concern in concerns)
+def gravest_first(concerns: Sequence[Concern]) -> list[Concern]:
+    """Alarms, then warnings, then notes; layers in their order."""
+    return sorted(concerns, key=lambda concern: -concern.severity.rank)
+
+
+def _words(record: LayerRecord, found: Sequence[_Finding]) -> tuple[str, str]:
+    """All that is wrong with a head, or a layer as a whole, and the code against the gravest of it."""
+    advice = [remedy(finding.code, record, finding.roles) for finding in found]
+    texts = [f"{finding.text}; {words}" for finding, (words, _) in zip(found, advice, strict=True)]
+    return "; ".join(texts), advice[0][1] if advice else ""
+
+
+def _concerns(record: LayerRecord, found: Sequence[_Finding]) -> Iterator[Concern]:
+    """One concern for all heads that have it, with the worst one's number."""
+    groups: dict[tuple[str, bool], list[_Finding]] = {}
+    for finding in found:
+        groups.setdefault((finding.code, bool(finding.roles)), []).append(finding)
+    for (code, _), group in groups.items():
+        worst = max(group, key=lambda finding: finding.excess)
+        heads = tuple(dict.fromkeys(finding.head for finding in group if finding.head is not None))
+        text = worst.text if len(heads) < 2 else f"{worst.text} in head {worst.head}, the worst"
+        roles = tuple(dict.fromkeys(role for finding in group for role in finding.roles))
+        words, line = remedy(code, record, roles)
+        yield Concern(record.name, heads, code, SEVERITIES[code], f"{text}; {words}", line)
 
 
 def _by_head(record: LayerRecord) -> dict[int, list[WeightRecord]]:
@@ -79,53 +98,45 @@ def _roles(record: LayerRecord) -> set[str]:
     return {weight.role for weight in record.weights}
 
 
-What = tuple[str, str, int]
-
-
-def _attention(head: HeadRecord) -> Iterator[What]:
-    values = (head.entropy, head.max_logit)
-    if any(value is not None and not math.isfinite(value) for value in values):
-        yield "not finite", "attention is not finite; look for an overflow upstream, or lower the learning rate", 3
+def _attention(head: HeadRecord, limits: Thresholds) -> Iterator[_Finding]:
+    entropy, logit, own = head.entropy, head.max_logit, head.own
+    if any(value is not None and not math.isfinite(value) for value in (entropy, logit)):
+        yield _Finding(head.head, "not finite", "attention is not finite", roles=())
         return
-    if head.entropy is not None and head.entropy < COLLAPSED_ENTROPY:
-        yield (
-            "entropy collapse",
-            f"entropy collapse ({head.entropy:.2f}); lower the strength or the logit scale",
-            3,
-        )
-    elif head.max_logit is not None and head.max_logit > SATURATED_LOGIT:
-        text = f"logits up to {head.max_logit:.3g} saturate the softmax; lower the logit scale, or add a QK-norm"
-        yield "saturated", text, 2
-    if head.entropy is not None and head.entropy > UNIFORM_ENTROPY:
-        text = "attends uniformly, so queries and keys hardly matter; a larger W_Q and W_K (conditioned) would help"
-        yield "uniform", text, 1
+    if entropy is not None and limits.entropy_collapsed(entropy):
+        yield _Finding(head.head, "entropy collapse", f"entropy collapse ({entropy:.2f})", -entropy)
+    elif logit is not None and logit > limits.logit:
+        yield _Finding(head.head, "saturated", f"logits up to {logit:.3g} saturate the softmax", logit)
+    if own is not None and limits.self_attending(own):
+        text = f"tokens attend to themselves ({100 * own:.0f} % of the weight)"
+        yield _Finding(head.head, "self-attending", text, own)
+    if entropy is not None and entropy > limits.uniform:
+        yield _Finding(head.head, "uniform", "attends uniformly, so queries and keys hardly matter", entropy)
 
 
-def _weights(weights: Sequence[WeightRecord]) -> Iterator[What]:
+def _weights(head: int, weights: Sequence[WeightRecord], limits: Thresholds) -> Iterator[_Finding]:
     for weight in weights:
-        name = f"W_{weight.role[0].upper()}"
+        name, kappa = f"W_{weight.role[0].upper()}", weight.raw.condition
         if not math.isfinite(weight.raw.sigma_max):
-            yield "not finite", f"{name} is not finite; go back to an earlier checkpoint", 3
-        elif weight.raw.condition is None:
-            yield "rank deficient", f"{name} is rank deficient; initialise it anew, or condition it (polar)", 2
-        elif weight.raw.condition > ILL_WEIGHT:
-            yield "ill conditioned", f"κ({name}) is {weight.raw.condition:.1e}; condition it (polar, or shift)", 2
+            yield _Finding(head, "not finite", f"{name} is not finite", roles=(weight.role,))
+        elif kappa is None:
+            yield _Finding(head, "rank deficient", f"{name} is rank deficient", roles=(weight.role,))
+        elif kappa > limits.weight:
+            yield _Finding(head, "ill conditioned", f"κ({name}) is {kappa:.1e}", kappa, (weight.role,))
 
 
-def _jacobian(record: JacobianRecord | None) -> Iterator[What]:
+def _jacobian(record: JacobianRecord | None, limits: Thresholds) -> Iterator[_Finding]:
     if record is None:
         return
     kappa = record.condition
     if kappa.status == DEFICIENT:
         text = f"the Jacobian has rank {kappa.rank} of {kappa.structural_rank}: some directions of the weights are dead"
-        yield "rank deficient", text, 2
-    elif kappa.value is not None and kappa.value > ILL_JACOBIAN:
-        text = f"κ(J) is {kappa.value:.1e}; a conditioned initialisation, or a shift of about 1, lowers it"
-        yield "ill conditioned", text, 1
+        yield _Finding(record.head, "rank-deficient Jacobian", text, -(kappa.rank or 0))
+    elif kappa.value is not None and kappa.value > limits.jacobian:
+        yield _Finding(record.head, "ill-conditioned Jacobian", f"κ(J) is {kappa.value:.1e}", kappa.value)
 
 
-def _tokens(record: LayerRecord) -> Iterator[What]:
-    if record.cosine is not None and record.cosine > COLLAPSED_COSINE:
+def _tokens(record: LayerRecord, limits: Thresholds) -> Iterator[_Finding]:
+    if record.cosine is not None and limits.rank_collapsed(record.cosine):
         text = f"rank collapse: tokens are nearly equal (mean cosine {record.cosine:.2f}, stable rank "
-        text += f"{record.stable_rank:.1f}); weaken attention against the skip, or start from centring"
-        yield "rank collapse", text, 3
+        yield _Finding(None, "rank collapse", f"{text}{record.stable_rank:.1f})")

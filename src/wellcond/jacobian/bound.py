@@ -19,8 +19,12 @@ from wellcond.linalg import singular_values, zero_below
 BISECTIONS = 60  # halvings of an interval of logarithms, at most 1500 wide
 
 
-def bound(head: Head) -> Bound | None:
+def bound(head: Head, *, tokens: float | None = None) -> Bound | None:
     """The bound for a head of self-attention; None where it is not defined (cross-attention, other mixing).
+
+    Args:
+        head: the head.
+        tokens: κ(X) where it is known, for the heads of a layer share it.
 
     >>> from wellcond.jacobian.head import softmax_head
     >>> _ = torch.manual_seed(0)
@@ -37,11 +41,16 @@ def bound(head: Head) -> Bound | None:
     p = head.mixing.probabilities(q, k)[:, 0]
     hidden = head.mixing.hidden
     visible = torch.ones_like(p, dtype=torch.bool) if hidden is None else ~hidden.broadcast_to(p[:, None].shape)[:, 0]
-    tokens, probabilities = _condition(x.flatten(0, 1)), _condition(p)
+    tokens, probabilities = tokens_condition(head) if tokens is None else tokens, _condition(p)
     softmax = softmax_condition(p.flatten(0, 1), visible.flatten(0, 1))
     w_q, w_k, w_v = (_condition(head.weights[role]) for role in ("query", "key", "value"))
     value = None if softmax is None else tokens**3 * softmax * w_v * (w_q + w_k) + tokens * probabilities
     return Bound(value, tokens, probabilities, softmax)
+
+
+def tokens_condition(head: Head) -> float:
+    """κ(X) of the tokens that values read, over the singular values that are not zero."""
+    return _condition(head.tokens["value"].flatten(0, 1))
 
 
 def _condition(matrix: Tensor) -> float:

@@ -35,6 +35,7 @@ CLIFF = 100.0  # a fall by more than this to below the resolution is a rank, not
 MEMORY = 8 * 2**30
 
 Rows = int | Sequence[int] | None
+Ranks = dict[tuple[object, ...], int]  # structural ranks that heads of one layer share
 
 
 def spectrum(
@@ -65,10 +66,20 @@ def spectrum(
 
 
 def measure(
-    head: Head, *, convention: str = SIDE, method: str = "auto", rows: Rows = None, max_memory: float = MEMORY
+    head: Head,
+    *,
+    convention: str = SIDE,
+    method: str = "auto",
+    rows: Rows = None,
+    max_memory: float = MEMORY,
+    ranks: Ranks | None = None,
 ) -> tuple[ConditionNumber, Tensor | None]:
-    """What `spectrum` returns, and all singular values where they were computed on the way."""
+    """What `spectrum` returns, and all singular values where they were computed on the way.
+
+    Heads of one layer on the same tokens may share `ranks`: the structural rank costs more than the spectrum itself.
+    """
     _check(convention, method)
+    ranks = {} if ranks is None else ranks
     chosen = choose_rows(head, rows)
     cost = estimate(head, convention=convention, rows=rows)
     routes = [route for route, need in (("gram", cost.gram_bytes), ("factor", cost.factor_bytes)) if need <= max_memory]
@@ -84,7 +95,7 @@ def measure(
     factor = factor_of(head, chosen, convention)
     for route in routes:
         found = by_gram(factor) if route == "gram" else by_factor(factor)
-        verdict = _judge(found, factor.shape, head, chosen, convention)
+        verdict = _judge(found, factor.shape, head, chosen, convention, ranks)
         if verdict.status == OK and verdict.error <= SAFE * verdict.sigma_min:  # type: ignore[operator]
             break
     if len(chosen) < head.rows and verdict.status == OK:
@@ -190,14 +201,45 @@ def factor_of(head: Head, rows: Tensor, convention: str) -> Factor:
     return Dense(torch.cat(parts_by_role, 0 if vertical else 1))
 
 
-def _structural_rank(head: Head, rows: Tensor, convention: str) -> int:
+def _structural_rank(head: Head, rows: Tensor, convention: str, ranks: Ranks) -> int:
     """By formula, or the rank of a twin: weights at random on well conditioned tokens that span the same space."""
     known = known_rank(head, head.sequences * len(rows)) if convention == SIDE else None
     if known is not None:
         return known
-    twin = by_factor(factor_of(head.twin(joint=convention == VERTICAL), rows, convention), all_values=True)
-    assert twin.values is not None
-    return int((twin.values > NULL * twin.largest).sum())
+    twin = head.twin(joint=convention == VERTICAL)
+    key = _likeness(twin, rows, convention)
+    if key is not None and key in ranks:
+        return ranks[key]
+    found = by_factor(factor_of(twin, rows, convention), all_values=True)
+    assert found.values is not None
+    rank = int((found.values > NULL * found.largest).sum())
+    if key is not None:
+        ranks[key] = rank
+    return rank
+
+
+def _likeness(twin: Head, rows: Tensor, convention: str) -> tuple[object, ...] | None:
+    """What tells the twins of two heads on the same tokens apart: weights are drawn alike, so it is the mixing.
+
+    The same queries and keys, mapped, with the same slopes along one direction, and the same scale and bias make the
+    same Jacobian. None for a mixing that is no softmax, which cannot be asked.
+    """
+    softmax = twin.mixing
+    if type(softmax) is not Softmax:
+        return None
+    q, k, _ = twin.project()
+    parts: list[Tensor] = []
+    for f, x in ((softmax.query_map, q), (softmax.key_map, k)):
+        with torch.enable_grad():
+            leaf = x.detach().requires_grad_()
+            out = f(leaf)
+            probe = torch.randn(out.shape, dtype=out.dtype, generator=torch.Generator().manual_seed(0)).to(out.device)
+            parts += [out.detach(), torch.autograd.grad(out, leaf, probe)[0]]
+    parts += [x for x in (softmax.scale, softmax.bias) if isinstance(x, Tensor)]
+    plain = tuple(x for x in (softmax.scale, softmax.softcap) if not isinstance(x, Tensor))
+    shapes = tuple((role, tuple(w.shape)) for role, w in twin.weights.items())
+    held = tuple((tuple(x.shape), x.contiguous().cpu().numpy().tobytes()) for x in (*parts, *twin.biases.values()))
+    return (convention, tuple(rows.tolist()), shapes, plain, *held)
 
 
 def _surely_full(found: Measured, shape: tuple[int, int], head: Head) -> bool:
@@ -213,11 +255,14 @@ def _surely_full(found: Measured, shape: tuple[int, int], head: Head) -> bool:
     return found.smallest > CLEAR * found.largest or shape[1] - shape[0] >= spare
 
 
-def _judge(found: Measured, shape: tuple[int, int], head: Head, rows: Tensor, convention: str) -> ConditionNumber:
+def _judge(
+    found: Measured, shape: tuple[int, int], head: Head, rows: Tensor, convention: str, ranks: Ranks
+) -> ConditionNumber:
     """Turn what was measured into a statement that claims no more than is known."""
     if found.largest == 0.0:
         return ConditionNumber(None, 0.0, None, 0, 0, 0.0, found.method, DEFICIENT)
-    structural = found.n if _surely_full(found, shape, head) else min(found.n, _structural_rank(head, rows, convention))
+    full = _surely_full(found, shape, head)
+    structural = found.n if full else min(found.n, _structural_rank(head, rows, convention, ranks))
     rank = min(found.rank, structural)
     smallest = found.at(structural)
     value, status = found.largest / (smallest or 1.0), OK

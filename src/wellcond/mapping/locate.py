@@ -4,11 +4,15 @@ from __future__ import annotations
 
 import os
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
 from torch import nn
 
+from wellcond.attention.find import attention_layers
+from wellcond.diagnose.applied import applied_to
+from wellcond.diagnose.records import AppliedRecord, Concern
+from wellcond.diagnose.verdicts import gravest_first, judge
 from wellcond.mapping.architecture import architecture
 from wellcond.mapping.estimates import Logits
 from wellcond.mapping.expected import expected_rows, harmonic
@@ -16,13 +20,14 @@ from wellcond.mapping.mapped import Mapped, map_blocks
 from wellcond.mapping.notes import closing, notes_on
 from wellcond.propagation.block import Architecture
 from wellcond.propagation.diagram import Diagram, trainability
-from wellcond.tables import table
+from wellcond.propagation.verdict import Severity, Thresholds, checked
+from wellcond.terminal import colour_wanted, graded_table, paint
 
 FAINT = 0.5  # a self-bias that moves the own logit by less than this changes nothing worth drawing
 
 
 @dataclass(frozen=True)
-class LayerSpot:
+class LayerPlacement:
     """One layer; "weights" from its weights at the tokens' measured size and similarity, "batch" measured.
 
     Args:
@@ -44,11 +49,14 @@ class LayerSpot:
         own_predicted, own_batch: weight of the own token.
         discrepancy: β on the batch ÷ β from weights − 1.
         notes: what to know of the layer.
+        verdict: what is wrong with it on the batch, in a word or three each, gravest first; empty if nothing is.
+        severity: of the gravest; None if nothing is wrong.
+        concerns: the same with numbers, advice and code: those that `wc.diagnose` has of its attention.
 
     >>> import torch, wellcond as wc
     >>> _ = torch.manual_seed(0)
-    >>> spot = wc.locate(nn.TransformerEncoderLayer(64, 2, batch_first=True), torch.randn(4, 32, 64)).layers[0]
-    >>> spot.norm, spot.tokens, [round(gain, 1) for gain in spot.mlp_gain]
+    >>> layer = wc.locate(nn.TransformerEncoderLayer(64, 2, batch_first=True), torch.randn(4, 32, 64)).layers[0]
+    >>> layer.norm, layer.tokens, [round(gain, 1) for gain in layer.mlp_gain]
     ('post', 32.0, [0.3, 0.3])
     """
 
@@ -77,37 +85,53 @@ class LayerSpot:
     own_batch: float
     discrepancy: float | None
     notes: tuple[str, ...]
+    verdict: str = ""
+    severity: Severity | None = None
+    concerns: tuple[Concern, ...] = ()
 
 
 @dataclass(frozen=True)
-class Spot:
+class Placement:
     """Where a model stands.
 
     Args:
         layers: those that the theory maps, in order.
         skipped: why it does not map the others, by name.
         notes: what to know, in words.
+        thresholds: of the verdicts.
         blocks: the layers' blocks in the terms of the recursion, for the diagram.
 
     >>> import torch, wellcond as wc
     >>> _ = torch.manual_seed(0)
-    >>> spot = wc.locate(nn.TransformerEncoderLayer(64, 2, batch_first=True), torch.randn(4, 32, 64))
-    >>> spot.records()[0]["quantity"], spot.diagram(resolution=9).verdict(beta=0.5, value_gain=0.1)
-    ('beta', 'trainable')
+    >>> placed = wc.locate(nn.TransformerEncoderLayer(64, 2, batch_first=True), torch.randn(4, 32, 64))
+    >>> layer, dia = placed.layers[0], placed.diagram(resolution=9)
+    >>> layer.verdict or "ok", dia.verdict(beta=layer.beta_weights, value_gain=layer.value_gain)
+    ('ok', 'trainable')
     """
 
-    layers: tuple[LayerSpot, ...]
+    layers: tuple[LayerPlacement, ...]
     skipped: dict[str, str]
     notes: tuple[str, ...]
+    thresholds: Thresholds = field(default_factory=Thresholds)
     blocks: tuple[Architecture, ...] = field(default=(), repr=False, compare=False)
+
+    @property
+    def concerns(self) -> list[Concern]:
+        """Everything that is wrong with the attention of the layers, gravest first."""
+        return gravest_first([concern for layer in self.layers for concern in layer.concerns])
 
     def to_dict(self) -> dict[str, Any]:
         """Everything as numbers and strings."""
-        return {"layers": [asdict(layer) for layer in self.layers], "skipped": self.skipped, "notes": self.notes}
+        return {
+            "layers": [asdict(layer) for layer in self.layers],
+            "skipped": self.skipped,
+            "notes": self.notes,
+            "thresholds": asdict(self.thresholds),
+        }
 
     def diagram(self, resolution: int = 100) -> Diagram:
         """The trainability diagram of a stack of such blocks: sharpness of attention against strength of its branch."""
-        return stack_diagram(self.layers, self.blocks, resolution)
+        return stack_diagram(self.layers, self.blocks, resolution, self.thresholds)
 
     def plot(self, path: str | os.PathLike[str] | None = None) -> Any:
         """The layers on their own diagram, predicted against measured; a matplotlib figure, also written to a file."""
@@ -118,37 +142,54 @@ class Spot:
     def records(self) -> list[dict[str, Any]]:
         """One row per layer and quantity: `layer`, `quantity`, `predicted`, `measured`."""
         return [
-            {"layer": spot.layer, "quantity": quantity, "predicted": predicted, "measured": measured}
-            for spot in self.layers
+            {"layer": layer.layer, "quantity": quantity, "predicted": predicted, "measured": measured}
+            for layer in self.layers
             for quantity, predicted, measured in (
-                ("beta", spot.beta_weights, spot.beta_batch),
-                ("shift", spot.shift_weights, spot.shift_batch),
-                ("entropy", spot.entropy_predicted, spot.entropy_batch),
-                ("participation", spot.participation_predicted, spot.participation_batch),
-                ("own", spot.own_predicted, spot.own_batch),
+                ("beta", layer.beta_weights, layer.beta_batch),
+                ("shift", layer.shift_weights, layer.shift_batch),
+                ("entropy", layer.entropy_predicted, layer.entropy_batch),
+                ("participation", layer.participation_predicted, layer.participation_batch),
+                ("own", layer.own_predicted, layer.own_batch),
             )
         ]
 
     def __str__(self) -> str:
-        """Predicted / measured, layer by layer, then what to know."""
+        """The text of `to_text`, without colours."""
+        return self.to_text(colour=False)
+
+    def to_text(self, colour: bool | None = None) -> str:
+        """Predicted / measured, layer by layer, the gravest first, then what to do and what to know.
+
+        Args:
+            colour: whether lines have the colour of their severity; None for what suits the output.
+        """
+        colour = colour_wanted() if colour is None else colour
         rows = [
-            [
-                short(spot.layer),
-                f"{spot.tokens:.0f}",
-                f"{spot.cosine:.2f}",
-                _pair(spot.beta_weights, spot.beta_batch),
-                _pair(spot.shift_weights, spot.shift_batch),
-                _pair(spot.entropy_predicted, spot.entropy_batch),
-                _pair(spot.participation_predicted, spot.participation_batch),
-                f"{spot.value_gain[0]:.3g}",
-            ]
-            for spot in self.layers
+            (
+                layer.severity,
+                [
+                    short(layer.layer),
+                    f"{layer.tokens:.0f}",
+                    f"{layer.cosine:.2f}",
+                    _pair(layer.beta_weights, layer.beta_batch),
+                    _pair(layer.shift_weights, layer.shift_batch),
+                    _pair(layer.entropy_predicted, layer.entropy_batch),
+                    _pair(layer.participation_predicted, layer.participation_batch),
+                    f"{layer.value_gain[0]:.3g}",
+                    layer.verdict or "ok",
+                ],
+            )
+            for layer in self.layers
         ]
-        header = ["layer", "T", "cosine", "β", "shift", "entropy", "Σ p²", "gain"]
-        return f"from weights / on the batch\n{table(header, rows)}\n{closing(self.notes, self.skipped)}"
+        header = ["layer", "T", "cosine", "β", "shift", "entropy", "Σ p²", "gain", "verdict"]
+        text = f"from weights / on the batch\n{graded_table(header, rows, colour=colour)}\n"
+        first = {concern.code: concern for concern in reversed(self.concerns)}  # of each kind, the gravest layer's
+        for concern in gravest_first(list(first.values())[::-1]):
+            text += paint(f"{concern.severity}: {concern}", concern.severity, colour) + "\n"
+        return text + closing(self.notes, self.skipped)
 
 
-def locate(model: nn.Module, batch: Any) -> Spot:
+def locate(model: nn.Module, batch: Any, *, thresholds: Thresholds | None = None) -> Placement:
     r"""Each layer's β, self-bias, gains and similarity of tokens: measured on a batch, predicted from weights alone.
 
     The weights' numbers hold for tokens without direction; where the batch's differ, tokens align with the weights. One
@@ -157,20 +198,29 @@ def locate(model: nn.Module, batch: Any) -> Spot:
     Args:
         model: a stack of self-attention and MLP blocks; other layers are left out, with the reason, in `skipped`.
         batch: a tensor, a tuple of positional or a dict of keyword arguments.
+        thresholds: of the verdicts, and of the diagram.
 
     >>> import torch
     >>> _ = torch.manual_seed(0)
-    >>> spot = locate(nn.TransformerEncoderLayer(64, 2, batch_first=True, norm_first=True), torch.randn(4, 32, 64))
-    >>> abs(spot.layers[0].discrepancy) < 0.1, spot.skipped
+    >>> placed = locate(nn.TransformerEncoderLayer(64, 2, batch_first=True, norm_first=True), torch.randn(4, 32, 64))
+    >>> abs(placed.layers[0].discrepancy) < 0.1, placed.skipped
     (True, {})
     """
     mapped, skipped = map_blocks(model, batch)
-    layers = tuple(_layer_spot(one) for one in mapped)
+    limits = checked(thresholds)
+    applied = applied_to(model, attention_layers(model))
+    layers = tuple(_layer_placement(one, applied.get(one.layer.name, ()), limits) for one in mapped)
     tokens = max(2, round(sum(layer.tokens for layer in layers) / len(layers)))
-    return Spot(layers, skipped, notes_on(mapped), tuple(architecture(one, tokens) for one in mapped))
+    blocks = tuple(architecture(one, tokens) for one in mapped)
+    return Placement(layers, skipped, notes_on(mapped), limits, blocks)
 
 
-def stack_diagram(layers: Sequence[LayerSpot], blocks: Sequence[Architecture], resolution: int) -> Diagram:
+def stack_diagram(
+    layers: Sequence[LayerPlacement],
+    blocks: Sequence[Architecture],
+    resolution: int,
+    thresholds: Thresholds | None = None,
+) -> Diagram:
     """The diagram of the mean block, over a plane that holds all layers."""
     first = blocks[0]
     bias = _mean([block.self_bias for block in blocks])
@@ -180,6 +230,7 @@ def stack_diagram(layers: Sequence[LayerSpot], blocks: Sequence[Architecture], r
         ("beta", min([0.05, *(0.8 * beta for beta in betas)]), max([4.0, *(1.3 * beta for beta in betas)]), "log"),
         ("value_gain", min([0.01, *(0.5 * gain for gain in gains)]), max([2.0, *(2 * gain for gain in gains)]), "log"),
         resolution=resolution,
+        thresholds=thresholds,
         depth=len(blocks),
         tokens=first.tokens,
         norm=first.norm,
@@ -197,8 +248,9 @@ def _mean(values: Sequence[Any]) -> float:
     return sum(map(float, values)) / len(values)
 
 
-def _layer_spot(one: Mapped) -> LayerSpot:
-    """One mapped layer as plain numbers."""
+def _layer_placement(one: Mapped, applied: tuple[AppliedRecord, ...], limits: Thresholds) -> LayerPlacement:
+    """One mapped layer as plain numbers, judged as `wc.diagnose` judges its heads and tokens on the batch."""
+    judged = judge(replace(one.record, conditioning=applied), limits)
     seen, read = one.measured, one.measured.read
     beta = bias = shift = dim = None
     rows = expected_rows(one.heads, read, seen.columns)
@@ -207,7 +259,7 @@ def _layer_spot(one: Mapped) -> LayerSpot:
         beta, bias, dim = one.beta, sum(traces) / len(traces), harmonic(one.logits.head_dim)
         shift = (read.size - read.overlap) * bias
     assert one.layer.block is not None
-    return LayerSpot(
+    return LayerPlacement(
         one.layer.name,
         one.layer.block.index,
         one.wiring.norm,
@@ -233,6 +285,9 @@ def _layer_spot(one: Mapped) -> LayerSpot:
         seen.own,
         one.discrepancy,
         one.notes,
+        ", ".join(concern.code for concern in judged.concerns),
+        judged.severity,
+        judged.concerns,
     )
 
 

@@ -13,7 +13,9 @@ from wellcond.attention.find import AttentionLayers, attention_layers
 from wellcond.attention.paths import resolve
 from wellcond.attention.replay import evaluating
 from wellcond.attention.view import AttentionLayer
+from wellcond.diagnose.layers import layer_record
 from wellcond.diagnose.probe import Seen, undisturbed
+from wellcond.diagnose.records import LayerRecord
 from wellcond.errors import WellcondError
 from wellcond.mapping.activation import Hidden, hidden
 from wellcond.mapping.estimates import Logits, Perceptron, Values, logits, perceptron, values
@@ -38,6 +40,7 @@ class Mapped:
         before, after: size and overlap of the stream's tokens, before and after the block.
         follows: whether the block reads what the last mapped one gave.
         notes: what to know of it.
+        record: its heads and tokens as `wc.diagnose` measures them.
     """
 
     layer: AttentionLayer
@@ -51,6 +54,7 @@ class Mapped:
     after: Moments
     follows: bool
     notes: tuple[str, ...]
+    record: LayerRecord
 
     @property
     def heads(self) -> Logits:
@@ -152,6 +156,7 @@ def _mapped(seen: Seen, layers: AttentionLayers, watched: Watched, last: Mapped 
         after,
         last is not None and _joined(last, layer, watched),
         notes,
+        layer_record(seen, weights=False),
     )
 
 

@@ -14,7 +14,7 @@ from wellcond.propagation.causal_backward import decoder_gradients
 from wellcond.propagation.kernels import kernel
 from wellcond.propagation.parameters import triple
 from wellcond.propagation.stack import Propagation, growth
-from wellcond.propagation.verdict import Thresholds, phases
+from wellcond.propagation.verdict import Thresholds, checked, phases
 
 
 def run_decoder(given: Mapping[str, Any], thresholds: Thresholds | None) -> Propagation:
@@ -55,7 +55,7 @@ def run_decoder(given: Mapping[str, Any], thresholds: Thresholds | None) -> Prop
         value_gradient=_vector([b.value for b in back]),
         mlp_gradient=torch.tensor([b.mlp for b in back], dtype=torch.float64),
         stream_gradient=stream_gradient,
-        phase=phases(cosine[-1], entropy.amin(), own.amax(), rate, thresholds or Thresholds()),
+        phase=phases(cosine[-1], entropy.amin(), own.amax(), rate, checked(thresholds)),
     )
 
 

@@ -15,9 +15,9 @@ from tqdm.auto import tqdm
 from wellcond.errors import WellcondError
 from wellcond.propagation.axes import SEPARATE, Axis, as_parameter, complete, values
 from wellcond.propagation.grid import Cells, run_cells
-from wellcond.propagation.parameters import check, doubled
+from wellcond.propagation.parameters import check, doubled, is_number
 from wellcond.propagation.propagate import propagate
-from wellcond.propagation.verdict import WORDS, Thresholds, phases, words
+from wellcond.propagation.verdict import WORDS, Thresholds, checked, phases, words
 from wellcond.propagation.window import widest
 from wellcond.tables import table
 
@@ -43,7 +43,7 @@ class Diagram:
     >>> import wellcond as wc
     >>> dia = wc.trainability(x=("beta", 0.1, 4), y=("value_gain", 0.1, 1), depth=12, tokens=64, resolution=20)
     >>> dia.phase.shape, dia.verdict(beta=0.5, value_gain=0.3), dia.verdict(beta=4.0, value_gain=0.3)
-    (torch.Size([20, 20]), 'trainable', 'entropy-collapsed')
+    (torch.Size([20, 20]), 'trainable', 'entropy collapse')
     """
 
     x: Tensor
@@ -59,12 +59,25 @@ class Diagram:
     thresholds: Thresholds
     parameters: Mapping[str, Any]
 
-    def verdict(self, **at: float) -> str:
-        """What is wrong at a point, in words; both parameters are given by name."""
+    def verdict(self, **at: Any) -> str:
+        """What is wrong at a point, in words; both parameters are given by name.
+
+        A gain may be all that `wc.propagate` takes, such as a layer's `value_gain` of three numbers.
+        """
         if set(at) != set(self.names):
             raise WellcondError(f"a point of this diagram has {self.names[0]}= and {self.names[1]}=, got {sorted(at)}")
-        line = self._line(self.names[1], at[self.names[1]], torch.tensor([at[self.names[0]]], dtype=torch.float64))
-        return words(int(line.phase[0, 0]))
+        for name, value in at.items():
+            if not all(map(is_number, value if isinstance(value, tuple) else (value,))):
+                hint = "; where weights do not set it, take the batch's" if value is None else ""
+                raise WellcondError(f"{name} is a number on this diagram, got {value!r}{hint}")
+        point = {
+            name: v if isinstance(v, tuple) else as_parameter(name, torch.tensor(float(v), dtype=torch.float64))
+            for name, v in at.items()
+        }
+        given = doubled({**self.parameters, **point})
+        check(given)
+        cell = run_cells(given, [given["depth"]], self.thresholds.cosine)[0]
+        return words(int(phases(cell.cosine, cell.entropy, cell.own, cell.growth, self.thresholds)))
 
     def window(self, **at: float) -> tuple[float, float] | None:
         """The widest trainable interval of one parameter, the other being given; None if there is none.
@@ -155,7 +168,7 @@ def trainability(
     given = doubled(complete(propagate, parameters, (x, y)))
     names = (x[0], y[0])
     xs, ys = (values(axis, resolution) for axis in (x, y))
-    return _diagram(names, xs, ys, given, thresholds or Thresholds(), gradients=gradients)
+    return _diagram(names, xs, ys, given, checked(thresholds), gradients=gradients)
 
 
 def window(
@@ -172,7 +185,7 @@ def window(
     given = doubled(complete(propagate, parameters, (x, (other, 0.0, 1.0))))
     line = torch.tensor([at], dtype=torch.float64)
     along = values(x, resolution)
-    return _diagram((x[0], other), along, line, given, thresholds or Thresholds()).window(**{other: at})
+    return _diagram((x[0], other), along, line, given, checked(thresholds)).window(**{other: at})
 
 
 def _diagram(

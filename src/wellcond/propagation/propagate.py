@@ -60,7 +60,7 @@ def propagate(
 
     >>> import wellcond as wc
     >>> wc.propagate(depth=6, tokens=64, beta=5.0).verdict
-    'entropy-collapsed'
+    'entropy collapse'
     """
     given = doubled(locals())
     check(given)

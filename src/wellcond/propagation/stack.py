@@ -13,7 +13,7 @@ from torch import Tensor
 from wellcond.errors import WellcondError
 from wellcond.propagation.block import Architecture, State, cosine_of, forward, transfer, weight_gradients
 from wellcond.propagation.statistics import Statistics, Value
-from wellcond.propagation.verdict import Thresholds, phases, words
+from wellcond.propagation.verdict import Thresholds, checked, phases, words
 
 
 @dataclass(frozen=True)
@@ -138,7 +138,7 @@ def run(
         value_gradient=layers([g.value for g in gradients]),
         mlp_gradient=torch.stack([layers([g.mlp[i] for g in gradients]) for i in (0, 1)], 1),
         stream_gradient=back_first,
-        phase=phases(cosines[-1], entropy.amin(0), own.amax(0), rate, thresholds or Thresholds()),
+        phase=phases(cosines[-1], entropy.amin(0), own.amax(0), rate, checked(thresholds)),
     )
 
 

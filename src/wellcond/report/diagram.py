@@ -95,7 +95,7 @@ def criteria(limits: Thresholds, depth: int | None) -> str:
         f"Alike: mean cosine of tokens > {limits.cosine:g} after {blocks}. Collapsed: entropy < {limits.entropy:g} "
         f"log T in some layer. Explode, vanish:\nthe squared gradient changes by more than 10^{limits.gradient:g} "
         f"on its way back. To themselves: own weight > {limits.own:g}.\nDotted: mean cosine of tokens after {blocks}. "
-        "The limits are conventions, not calibrated by training."
+        "The first two limits agree best with what trained, the others are conventions."
     )
 
 

@@ -12,22 +12,22 @@ from wellcond.report.pictures import new_figure, save
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-    from wellcond.mapping.locate import Spot
+    from wellcond.mapping.locate import Placement
 
 WEIGHTS, BATCH = "#222222", "#c2185b"
 
 
-def located_figure(spot: Spot, path: str | os.PathLike[str] | None = None) -> Figure:
+def located_figure(placement: Placement, path: str | os.PathLike[str] | None = None) -> Figure:
     """Draw the diagram with the layers on it; beside it, sharpness and entropy layer by layer."""
-    found = spot.diagram()
+    found = placement.diagram()
     figure = new_figure(11, 5.6)
     grid = figure.add_gridspec(2, 2, width_ratios=(1.8, 1))
     plane = figure.add_subplot(grid[:, 0])
     draw(plane, found)
-    _mark(plane, spot)
-    blocks = [layer.block for layer in spot.layers]
-    betas = [s.beta_weights for s in spot.layers], [s.beta_batch for s in spot.layers]
-    entropies = [s.entropy_predicted for s in spot.layers], [s.entropy_batch for s in spot.layers]
+    _mark(plane, placement)
+    blocks = [layer.block for layer in placement.layers]
+    betas = [s.beta_weights for s in placement.layers], [s.beta_batch for s in placement.layers]
+    entropies = [s.entropy_predicted for s in placement.layers], [s.entropy_batch for s in placement.layers]
     upper, lower = figure.add_subplot(grid[0, 1]), figure.add_subplot(grid[1, 1])
     _course(upper, "sharpness of attention β", blocks, *betas)
     _course(lower, "entropy of attention ÷ log T", blocks, *entropies)
@@ -38,9 +38,9 @@ def located_figure(spot: Spot, path: str | os.PathLike[str] | None = None) -> Fi
     return save(figure, path)
 
 
-def _mark(axes: Any, spot: Spot) -> None:
+def _mark(axes: Any, placement: Placement) -> None:
     """Dots where weights put the layers, rings where the batch does, and the way between."""
-    for layer in spot.layers:
+    for layer in placement.layers:
         y = layer.value_gain[0]
         if layer.beta_weights and layer.beta_batch:
             axes.plot([layer.beta_weights, layer.beta_batch], [y, y], color=BATCH, linewidth=0.8, zorder=3)

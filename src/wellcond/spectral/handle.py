@@ -167,6 +167,12 @@ def handles_of(model: nn.Module) -> list[Conditioning]:
     """The handles of a model, of what it contains and of what contains it; raise where only a copy's original has one.
 
     A folded model that was copied holds W + C, and nobody knows C any more.
+
+    >>> import wellcond as wc
+    >>> model = nn.TransformerEncoderLayer(8, 2, batch_first=True)
+    >>> _ = wc.condition_(model, "polar")
+    >>> [handle.method for handle in wc.handles_of(model)]
+    ['polar']
     """
     inside = {id(module) for module in model.modules()}
     if any(getattr(module.__dict__.get("_wellcond_handles"), "lost", False) for module in model.modules()):
