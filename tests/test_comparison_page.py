@@ -247,7 +247,7 @@ def test_diagram_has_the_starts(page: Page) -> None:
     assert (starts["conditioned"]["x"], starts["conditioned"]["y"]) == (pytest.approx([0.9]), pytest.approx([0.6]))
     cells = page.locator("#starts tbody tr").nth(0).locator("td").all_inner_texts()
     assert cells == ["default", "0.3", "0.5", "trainable"]
-    assert "entropy-collapsed" in page.locator("#starts tbody tr").nth(4).inner_text()
+    assert "entropy collapse" in page.locator("#starts tbody tr").nth(4).inner_text()
     assert "can be trained" in (page.text_content("#diagram") or "")
 
 

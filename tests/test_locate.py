@@ -20,7 +20,7 @@ import wellcond as wc
 from tests.cases import CASES
 from wellcond.errors import WellcondError
 from wellcond.mapping.check import PropagationCheck, check_propagation
-from wellcond.mapping.locate import LayerSpot, locate
+from wellcond.mapping.locate import LayerPlacement, locate
 from wellcond.mapping.mapped import map_blocks
 from wellcond.plain import to_json
 from wellcond.propagation.kernels import gated, kernel
@@ -62,7 +62,7 @@ INITS: dict[str, Callable[[nn.Module, int], Any]] = {
 }
 
 
-def average(spots: list[LayerSpot], name: str) -> float:
+def average(spots: list[LayerPlacement], name: str) -> float:
     return sum(getattr(spot, name) for spot in spots) / len(spots)
 
 

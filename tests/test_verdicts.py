@@ -118,7 +118,7 @@ SICK: list[tuple[str, Callable[[nn.Module], None], str, bool]] = [
     ("uniform", faint, "a larger W_Q and W_K", True),
     ("uniform", before(faint, "polar"), "double its strength", False),
     ("rank collapse", alike, "in common", True),
-    ("rank collapse", before(alike, "shift", strength=0.1), "in common", True),
+    ("rank collapse", before(alike, "shift", strength=0.1, roles="v"), "in common", True),
     ("rank deficient", dead, "polar keeps κ at 2", True),
     ("rank deficient", zero, "it is zero", True),
     ("rank deficient", before(dead, "sigma_reparam"), "in place of sigma_reparam", True),

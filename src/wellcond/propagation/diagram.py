@@ -41,8 +41,8 @@ class Diagram:
         parameters: all others.
 
     >>> import wellcond as wc
-    >>> dia = wc.trainability(x=("beta", 0.1, 4), y=("value_gain", 0.1, 1), depth=12, tokens=64, resolution=20)
-    >>> dia.phase.shape, dia.verdict(beta=0.5, value_gain=0.3), dia.verdict(beta=4.0, value_gain=0.3)
+    >>> dia = wc.trainability(x=("beta", 0.1, 8), y=("value_gain", 0.1, 1), depth=12, tokens=64, resolution=20)
+    >>> dia.phase.shape, dia.verdict(beta=0.5, value_gain=0.3), dia.verdict(beta=7.0, value_gain=0.3)
     (torch.Size([20, 20]), 'trainable', 'entropy collapse')
     """
 
@@ -67,7 +67,8 @@ class Diagram:
         if set(at) != set(self.names):
             raise WellcondError(f"a point of this diagram has {self.names[0]}= and {self.names[1]}=, got {sorted(at)}")
         for name, value in at.items():
-            if not all(map(is_number, value if isinstance(value, tuple) else (value,))):
+            parts = value if isinstance(value, tuple) else (value,)
+            if not all(is_number(part) and not (isinstance(part, Tensor) and part.numel() != 1) for part in parts):
                 hint = "; where weights do not set it, take the batch's" if value is None else ""
                 raise WellcondError(f"{name} is a number on this diagram, got {value!r}{hint}")
         point = {
@@ -83,10 +84,10 @@ class Diagram:
         """The widest trainable interval of one parameter, the other being given; None if there is none.
 
         >>> import wellcond as wc
-        >>> dia = wc.trainability(x=("beta", 0.1, 4), y=("value_gain", 0.1, 1), depth=12, tokens=64, resolution=40)
+        >>> dia = wc.trainability(x=("beta", 0.1, 8), y=("value_gain", 0.1, 1), depth=12, tokens=64, resolution=40)
         >>> low, high = dia.window(value_gain=0.3)
         >>> low, round(high, 2)
-        (0.1, 2.66)
+        (0.1, 5.82)
         """
         if len(at) != 1 or not set(at) <= set(self.names):
             raise WellcondError(
@@ -176,9 +177,9 @@ def window(
 ) -> tuple[float, float] | None:
     """The widest trainable interval of one parameter, all others given as for `trainability`; None if there is none.
 
-    >>> low, high = window(("beta", 0.05, 4), depth=24, tokens=197, value_gain=0.3)
+    >>> low, high = window(("beta", 0.05, 8), depth=24, tokens=197, value_gain=0.3)
     >>> low, round(high, 2)
-    (0.05, 2.37)
+    (0.05, 4.97)
     """
     other = "residual_mlp" if x[0] != "residual_mlp" else "residual_attention"
     at = parameters.pop(other, 1.0)

@@ -59,7 +59,7 @@ def propagate(
         thresholds: of the verdict.
 
     >>> import wellcond as wc
-    >>> wc.propagate(depth=6, tokens=64, beta=5.0).verdict
+    >>> wc.propagate(depth=6, tokens=64, beta=6.0).verdict
     'entropy collapse'
     """
     given = doubled(locals())
