@@ -246,7 +246,7 @@ def test_verdicts_say_what_was_done_to_the_model() -> None:
     assert found.layers[1].heads[0].code == "entropy collapse"
     assert found.layers[1].heads[1].code != "entropy collapse"
     assert str(found.worst(1)).startswith("blocks.1.attn head 0: entropy collapse (0.0")
-    assert "lower the strength or the logit scale" in str(found.worst(1))
+    assert "bound the logits by a spectral norm: wc.condition_(model, " in str(found.worst(1))
     dead = vit()
     with torch.no_grad():
         dead.blocks[0].attn.qkv.weight[56:60] = 0.0  # half of the values of head 1

@@ -9,6 +9,7 @@ import subprocess
 import sys
 import time
 import warnings
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -129,24 +130,65 @@ def test_a_warning_comes_once_until_its_reason_has_gone() -> None:
     monitor = wc.Monitor(model, tokens(), every=1, tiers=["attention"])
     weight = model.layers[1].self_attn.in_proj_weight
 
-    def warned() -> list[tuple[int, str, int | None, str]]:
+    def warned() -> list[tuple[int, str, tuple[int, ...], str]]:
         with warnings.catch_warnings(record=True) as caught:
             warnings.simplefilter("always")
             monitor.step()
         found = [w.message for w in caught if isinstance(w.message, AttentionWarning)]
-        return [(w.step, w.concern.layer, w.concern.head, w.concern.code) for w in found]
+        return [(w.step, w.concern.layer, w.concern.heads, w.concern.code) for w in found]
 
     assert warned() == []
     with torch.no_grad():
         weight[4:8] *= 1000  # the queries of head 1
-    assert warned() == [(1, "layers.1.self_attn", 1, "entropy collapse")]
+    assert warned() == [(1, "layers.1.self_attn", (1,), "entropy collapse")]
     assert warned() == []
     with torch.no_grad():
         weight[4:8] /= 1000
     assert warned() == []
     with torch.no_grad():
         weight[4:8] *= 1000
-    assert warned() == [(4, "layers.1.self_attn", 1, "entropy collapse")]
+    assert warned() == [(4, "layers.1.self_attn", (1,), "entropy collapse")]
+
+
+def caught_by(train: Callable[[], object]) -> list[warnings.WarningMessage]:
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        train()
+    return [w for w in caught if isinstance(w.message, AttentionWarning)]
+
+
+def collapse_all(model: nn.Module) -> None:
+    """The queries of all heads of the first attention layer."""
+    query = wc.attention_layers(model)[0].query
+    assert query is not None
+    with torch.no_grad():
+        query.store_(1e6 * query.read())
+
+
+def test_one_warning_for_a_layer_and_kind_at_the_line_that_trains() -> None:
+    model = small()
+    collapse_all(model)
+    monitor = wc.Monitor(model, tokens(), every=1, tiers=["attention"])
+
+    def step() -> None:
+        monitor.step()
+
+    (warning,) = caught_by(step)
+    assert warning.message.concern.heads == (0, 1, 2)
+    assert (warning.filename, warning.lineno) == (__file__, step.__code__.co_firstlineno + 1)
+    assert "heads 0, 1, 2: entropy collapse" in str(warning.message)
+    assert str(warning.message).endswith('layers="layers.0.self_attn")')
+
+
+def test_a_note_is_no_warning() -> None:
+    model = small()
+    with torch.no_grad():
+        for layer in model.layers:
+            layer.self_attn.in_proj_weight[:24] *= 1e-3
+    monitor = wc.Monitor(model, tokens(), every=1, tiers=["attention"])
+    assert caught_by(monitor.step) == []
+    (record,) = monitor.step()
+    assert {concern["code"] for layer in record["layers"] for concern in layer["concerns"]} == {"uniform"}
 
 
 def test_averages_go_to_a_function_or_a_tracker(capsys: pytest.CaptureFixture[str]) -> None:
@@ -285,7 +327,16 @@ def test_the_trainer_of_transformers_counts_its_own_steps(tmp_path: Path) -> Non
         save_strategy="no",
         **options,
     )
-    Trainer(model, arguments, train_dataset=data, callbacks=[MonitorCallback(monitor)]).train()
+    trainer = Trainer(model, arguments, train_dataset=data, callbacks=[MonitorCallback(monitor)])
+    monitor.alarms = True
+    collapse_all(model)
+
+    def train() -> None:
+        trainer.train()
+
+    warned = caught_by(train)
+    assert warned
+    assert {(w.filename, w.lineno) for w in warned} == {(__file__, train.__code__.co_firstlineno + 1)}
     lines = (tmp_path / "run" / "metrics.jsonl").read_text().splitlines()
     assert [json.loads(line)["step"] for line in lines] == [3, 3, 3, 6, 6, 6]
 
@@ -320,7 +371,15 @@ def test_lightnings_loggers_get_the_averages(tmp_path: Path) -> None:
         enable_progress_bar=False,
         enable_model_summary=False,
     )
-    trainer.fit(module, torch.utils.data.DataLoader(torch.randn(16, 6, 12), batch_size=2))
+    monitor.alarms = True
+    collapse_all(module.net)
+
+    def fit() -> None:
+        trainer.fit(module, torch.utils.data.DataLoader(torch.randn(16, 6, 12), batch_size=2))
+
+    warned = caught_by(fit)
+    assert warned
+    assert {(w.filename, w.lineno) for w in warned} == {(__file__, fit.__code__.co_firstlineno + 1)}
     logger.save()
     text = (Path(logger.log_dir) / "metrics.csv").read_text()
     assert "wellcond/entropy" in text.splitlines()[0]

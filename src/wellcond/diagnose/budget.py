@@ -1,8 +1,8 @@
 """What the Jacobians of a layer cost, counted from shapes, and how much of them fits a budget.
 
 Operations are counted as those of matrix products, about 4e10 a second on one core: eigenvalues of n × n take as long
-as 5 n³ of them, singular values as long as 11 n³, and a step of the bound's bisection as long as eighty for each
-probability. A count does not depend on how busy a machine is, so neither do the rows and heads that are chosen by it.
+as 5 n³ of them, singular values as long as 11 n³, and passing over a number in memory as long as 40. A count does not
+depend on how busy a machine is, so neither do the rows and heads that are chosen by it.
 """
 
 from __future__ import annotations
@@ -19,6 +19,8 @@ from wellcond.jacobian.spectrum import Rows, choose_rows, estimate
 
 BUDGET = 1e11  # of a diagnosis that was not asked to be exact: two or three seconds
 LEAST_ROWS = 4  # before heads are left out
+PASS = 40  # operations in the time of one pass over a number
+CALL = 2e7  # and of one call of autograd
 
 
 def outline(layer: AttentionLayer, call: Call, sequences: Sequence[int]) -> Head:
@@ -51,7 +53,7 @@ def operations(head: Head, rows: int, *, mapped: bool) -> float:
     >>> from wellcond.jacobian.head import softmax_head
     >>> head = softmax_head(torch.randn(64, 64), *torch.randn(3, 64, 16))
     >>> f"{operations(head, 64, mapped=True):.0e}", f"{operations(head, 8, mapped=True):.0e}"
-    ('8e+09', '1e+08')
+    ('9e+09', '8e+08')
     """
     cost = estimate(head, rows=rows)
     n, keys = min(cost.rows, cost.columns), head.tokens["value"].shape[1]
@@ -61,9 +63,10 @@ def operations(head: Head, rows: int, *, mapped: bool) -> float:
     projected = sum(2.0 * x.shape[0] * x.shape[1] * x.shape[2] * width for x in head.tokens.values())
     if type(head.mixing) is Softmax:
         inner = reach * (width if mapped else 1)
-        blocks = 2.0 * sequences * rows * keys * head.value_width * (width + inner)
+        blocks = sequences * rows * keys * (2.0 * head.value_width + 4 * PASS) * (width + inner)
+        blocks += 2 * width * CALL if mapped else 0.0  # a derivative of queries and of keys for each coordinate
         gram = 2.0 * n * n * (width + inner)
-        bound = sequences * whole * keys * (2 * BISECTIONS * 40 * 2 + 11 * min(whole, keys))
+        bound = sequences * whole * keys * (2 * BISECTIONS * 2 * PASS + 11 * min(whole, keys))
     else:  # reverse mode, once for each output
         blocks = cost.rows * sequences * whole * (6.0 * keys * width + 2.0 * reach * width)
         gram, bound = 2.0 * n * n * max(cost.rows, cost.columns), 0

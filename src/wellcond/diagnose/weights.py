@@ -15,6 +15,8 @@ from wellcond.linalg import conditions, singular_values
 from wellcond.spectral.corrections import WeightConditioning
 from wellcond.spectral.handle import handles_of
 
+UNIT = 2e-6  # a norm's gain is asked for in float32, and its ε shows: closer to 1 it is 1, as in every fresh model
+
 
 def weight_records(
     layer: AttentionLayer,
@@ -37,9 +39,11 @@ def weight_records(
     for role, projection in layer.projections(*ROLES):
         used = projection.read()
         effective = effective_weight(layer, role, used, norm)
+        plain = effective is not None and torch.allclose(effective, used.double(), rtol=UNIT, atol=0.0)
         gradient, original = gradients.get((layer.name, role)), stored.get((layer.name, role))
-        versions = [used, original, effective]
+        versions = [used, original, None if plain else effective]
         per_head = [_spectra(w, keep=not brief) if w is not None else [None] * len(used) for w in versions]
+        per_head[2] = per_head[0] if plain else per_head[2]
         norms = [None] * len(used) if gradient is None else gradient.double().flatten(1).norm(dim=1).tolist()
         for head, (raw, before, gained) in enumerate(zip(*per_head, strict=True)):
             assert raw is not None
@@ -49,6 +53,7 @@ def weight_records(
         whole = None if gradient is None else float(gradient.double().norm())
         fused = [_spectra(side_by_side(w)[None], keep=True)[0] if w is not None else None for w in versions]
         assert fused[0] is not None
+        fused[2] = fused[0] if plain else fused[2]
         records.append(WeightRecord(role, None, fused[0], fused[1], fused[2], whole))
     return records
 
