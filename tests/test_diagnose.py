@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import importlib
 import json
 import math
+import re
 from pathlib import Path
 from typing import Any
 
@@ -15,11 +17,25 @@ from torch import Tensor, nn
 
 import wellcond as wc
 from tests.cases import CASES
+from wellcond.attention.replay import Softmax
+from wellcond.diagnose import run
+from wellcond.diagnose.budget import (
+    BUDGET,
+    LEAST_ROWS,
+    fitted,
+    operations,
+    outline,
+    shared_operations,
+    turns_keys,
+)
+from wellcond.diagnose.probe import look
 from wellcond.diagnose.records import LayerRecord
 from wellcond.diagnose.weights import gain
 from wellcond.errors import WellcondError
+from wellcond.jacobian.head import ROLES, Head
 from wellcond.testing import same_bits
 
+spectrum = importlib.import_module("wellcond.jacobian.spectrum")  # the package has a function of that name
 QUICK: dict[str, Any] = {"rows": 2, "heads": [0], "progress": False}
 
 
@@ -292,6 +308,93 @@ def test_the_jacobian_is_exact_where_it_is_small_and_a_marked_sample_where_it_is
     assert both.bound.full_rank is False  # five tokens cannot span 24 coordinates
     assert both.ratio == pytest.approx(both.bound.vertical.value / both.bound.value)
     assert both.ratio <= 1
+
+
+def test_a_budget_leaves_out_rows_then_heads_and_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
+    model, x = vit(), images()
+    whole = wc.diagnose(model, x, progress=False)
+    assert [(j.rows, j.head) for j in whole.layers[0].jacobian] == [(5, 0), (5, 1), (5, 2)]
+    assert "κ(J) is of" not in str(whole)
+    layer = wc.attention_layers(model)[0]
+    (seen,) = look(wc.attention_layers(model).select("blocks.0.*"), x)
+    assert seen.call is not None
+    shape = outline(layer, seen.call, (0,))
+    some_rows = 3 * operations(shape, 4, mapped=False) + shared_operations(shape, 4)
+    one_head = operations(shape, 4, mapped=False) + shared_operations(shape, 4)
+    for budget, heads in ((some_rows, [0, 1, 2]), (one_head, [0]), (0.0, [0])):
+        monkeypatch.setattr(run, "BUDGET", 2 * budget)  # for two layers
+        found = wc.diagnose(model, x, progress=False)
+        assert [(j.rows, j.total_rows, j.head) for j in found.layers[1].jacobian] == [(4, 5, head) for head in heads]
+        said = "4 of 5 query rows" + ("" if len(heads) == 3 else " and 1 of 3 heads a layer")
+        assert f'κ(J) is of {said}; jacobian="exact" measures all' in str(found)
+        assert json.loads(found.to_json())["settings"]["jacobian"]["budget"] == budget
+    assert len(wc.diagnose(model, x, heads=[2, 1], progress=False).layers[0].jacobian) == 2  # what is asked for stays
+    assert wc.diagnose(model, x, rows=5, progress=False).jacobian == whole.jacobian
+    assert wc.diagnose(model, x, jacobian="exact", progress=False).jacobian == whole.jacobian
+
+
+def test_a_large_model_keeps_to_the_budget() -> None:
+    """Counted, not timed: a ViT-B and a Llama of eight layers."""
+    from transformers import LlamaConfig, LlamaModel
+
+    sizes = {"hidden_size": 256, "intermediate_size": 512, "num_attention_heads": 8, "num_key_value_heads": 4}
+    with torch.device("meta"):
+        llama = LlamaModel(LlamaConfig(vocab_size=9, num_hidden_layers=8, **sizes))
+        base = timm.create_model("vit_base_patch16_224")
+    for model, tokens in ((llama, 128), (base, 197)):
+        layers = wc.attention_layers(model)
+        layer = layers[0]
+        shapes = {role: torch.empty(p.shape[1:], device="meta") for role, p in layer.projections(*ROLES)}
+        x = torch.empty(1, tokens, layer.width, device="meta")
+        head = Head(dict.fromkeys(shapes, x), shapes, {}, Softmax(1.0))
+        mapped = turns_keys(layer)
+        rows, heads = fitted(head, layer.num_heads, BUDGET / len(layers), mapped=mapped)
+        spent = heads * operations(head, rows, mapped=mapped) + shared_operations(head, rows)
+        assert 0.4 * BUDGET < len(layers) * spent <= BUDGET
+        assert rows >= LEAST_ROWS
+
+
+def test_heads_of_a_layer_share_their_structural_rank(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A decoder's has no formula, and the twin that shows it costs more than the spectrum."""
+    model, batch = CASES["hf-llama"].model().double(), CASES["hf-llama"].batch()
+    layer = wc.attention_layers(model)[0]
+    expected = [wc.jacobian.spectrum(head) for head in wc.jacobian.heads_of(layer, batch, sequences=[0])]
+    calls = []
+    by_factor = spectrum.by_factor
+    monkeypatch.setattr(spectrum, "by_factor", lambda *a, **k: calls.append(k) or by_factor(*a, **k))
+    found = wc.diagnose(model, batch, layers=layer.name, jacobian="exact", progress=False).layers[0].jacobian
+    assert [record.condition for record in found] == expected
+    assert len(found) > 1
+    assert len([k for k in calls if k.get("all_values")]) == 1  # the twin's
+
+
+def test_heads_that_mix_otherwise_do_not_share_their_rank() -> None:
+    """ALiBi gives each head a bias of its own, so that it has a twin of its own; other weights make no difference."""
+    torch.manual_seed(0)
+    x = torch.randn(1, 6, 8, dtype=torch.float64)
+    keys = []
+    for slope in (0.5, 0.25, 0.5):
+        bias = -slope * (torch.arange(6)[:, None] - torch.arange(6)).abs().double()[None, None]
+        head = wc.jacobian.softmax_head(x, *torch.randn(3, 8, 4, dtype=torch.float64), bias=bias)
+        keys.append(spectrum._likeness(head.twin(), torch.arange(6), "side-by-side"))
+    assert keys[0] == keys[2] != keys[1]
+    turned = wc.jacobian.softmax_head(
+        x, *torch.randn(3, 8, 4, dtype=torch.float64), bias=bias, key_map=lambda k: k.flip(-1)
+    )
+    assert spectrum._likeness(turned.twin(), torch.arange(6), "side-by-side") not in keys
+
+
+def test_an_exact_jacobian_that_takes_long_says_so_before_it_starts(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    model, x = vit(), images()
+    monkeypatch.setattr(run, "operations_per_second", lambda: 1e5)  # a machine on which it takes minutes
+    wc.diagnose(model, x, jacobian="exact")
+    first = capsys.readouterr().err.replace("\r", "\n").strip().splitlines()[0]
+    assert re.match(r"diagnose: exact κ\(J\), about \d+ (s|min|h):\s+0%", first)
+    wc.diagnose(model, x, jacobian="exact", progress=False)
+    wc.diagnose(model, x)
+    assert "exact" not in capsys.readouterr().err
 
 
 def test_padding_does_not_count() -> None:

@@ -113,7 +113,7 @@ SICK: list[tuple[str, Callable[[nn.Module], None], str, bool]] = [
     ("entropy collapse", before(sharp(), "polar"), "in place of polar", True),
     ("entropy collapse", before(sharp(), "sigma_reparam"), "in place of sigma_reparam", True),
     ("saturated", sharp(8.0), "bound the logits", True),
-    ("self-attending", shift(2.0), "lower it to 1", True),
+    ("self-attending", shift(2.0), "lower it to 0.7", True),
     ("self-attending", lambda model: wc.init_(model, "mimetic", qk_beta=20.0), "start queries", True),
     ("uniform", faint, "a larger W_Q and W_K", True),
     ("uniform", before(faint, "polar"), "double its strength", False),

@@ -7,6 +7,7 @@ correction that stands in the way of another is removed by the same line.
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Callable, Collection, Mapping
 
 from wellcond.diagnose.records import ROLES, AppliedRecord, LayerRecord
@@ -62,11 +63,17 @@ def _strength(applied: AppliedRecord, change: Callable[[float], float]) -> tuple
     return new, _handles(applied.method, f"strength_({json.dumps(new)})")
 
 
+def _calm(record: LayerRecord, strength: float) -> float:
+    """A shift of queries and keys with which a token's own logit, λ² √d, is half of what outweighs T others, log T."""
+    least = math.log(max(record.tokens, 2)) / (2 * math.sqrt(record.shape[2]))
+    return float(f"{min(math.sqrt(least), strength / 2):.2g}")
+
+
 def _sharp(record: LayerRecord, roles: Collection[str]) -> Advice:
     """Attention that is one-hot: less of the shift that makes it so, or a bound on the logits."""
     shift = _applied(record, QK, ("shift",))
     if shift is not None:
-        new, line = _strength(shift, lambda value: 1.0 if value > 1 else value / 2)
+        new, line = _strength(shift, lambda value: _calm(record, value))
         now = max(shift.strength[role] for role in QK if role in shift.strength)
         then = max(new[role] for role in QK if role in new)
         return f"a shift of {now:g} is applied, which draws tokens to themselves; lower it to {then:g}", line
