@@ -3,7 +3,13 @@
 from __future__ import annotations
 
 import json
+import os
+import pty
+import re
+import subprocess
+import sys
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -12,8 +18,10 @@ import pytest
 import timm
 import torch
 from torch import Tensor, nn
+from typer.testing import CliRunner
 
 import wellcond as wc
+from wellcond.cli import app
 from wellcond.diagnose.records import AppliedRecord, JacobianRecord, LayerRecord
 from wellcond.diagnose.remedies import remedy
 from wellcond.diagnose.verdicts import judge
@@ -308,3 +316,66 @@ def test_the_usual_limits_agree_best_with_what_trained() -> None:
     assert agreeing() == max(agreeing(cosine=c, entropy=e) for c, e in grid)
     assert agreeing(cosine=0.95) == 17
     assert agreeing(entropy=0.25) == 19
+
+
+# ------------------------------------------------------------------------------------------------- the command line
+
+SICK_FILE = """
+import torch
+from torch import nn
+
+def build():
+    torch.manual_seed(0)
+    layer = nn.TransformerEncoderLayer(12, 3, 16, batch_first=True)
+    model = nn.TransformerEncoder(layer, 2, enable_nested_tensor=False)
+    with torch.no_grad():
+        model.layers[1].self_attn.in_proj_weight[:12] *= 1000
+    return model
+"""
+
+ON_A_TERMINAL = """
+import os
+from wellcond.cli import app
+for setting in ("", "1"):
+    os.environ["NO_COLOR"] = setting
+    app(["diagnose", "sick.py:build", "--jacobian", "off"], standalone_mode=False)
+    app(["diagram", "--model", "sick.py:build"], standalone_mode=False)
+    print("END", flush=True)
+"""
+
+
+def test_a_terminal_gets_colours_by_severity_unless_it_wants_none(tmp_path: Path) -> None:
+    (tmp_path / "sick.py").write_text(SICK_FILE)
+    leader, follower = pty.openpty()
+    environment = os.environ | {"TERM": "xterm", "PYTHONPATH": str(ROOT / "src")}
+    command = [sys.executable, "-c", ON_A_TERMINAL]
+    process = subprocess.Popen(command, cwd=tmp_path, env=environment, stdout=follower, stderr=subprocess.PIPE)
+    os.close(follower)
+    parts = []
+    with suppress(OSError):  # how a terminal that nobody writes to any more ends
+        while part := os.read(leader, 65536):
+            parts.append(part)
+    os.close(leader)
+    _, said = process.communicate()
+    assert process.returncode == 0, said.decode()[-2000:]
+    coloured, plain, _ = b"".join(parts).decode().replace("\r\n", "\n").split("END\n")
+    assert coloured.count("\x1b[31mlayers.1.self_attn") == 2  # a row of each table
+    assert "\x1b[31m  alarm: layers.1.self_attn" in coloured
+    assert "\x1b" not in plain
+    assert re.sub("\x1b\\[\\d*m", "", coloured) == plain
+
+
+def test_the_command_line_prints_verdicts_and_no_colour_into_a_pipe(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "sick.py").write_text(SICK_FILE)
+    monkeypatch.chdir(tmp_path)
+    shown = CliRunner().invoke(app, ["diagram", "--model", "sick.py:build", "-o", "m.png"])
+    assert shown.exit_code == 0, shown.output
+    header, first, second = shown.stdout.splitlines()[1:4]
+    assert header.endswith("verdict")
+    assert first.startswith("layers.1.self_attn")
+    assert first.endswith("entropy collapse")
+    assert second.endswith("ok")
+    assert "alarm: layers.1.self_attn heads 0, 1, 2: entropy collapse" in shown.stdout
+    assert "\x1b" not in shown.stdout
