@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import textwrap
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any
@@ -17,7 +18,7 @@ from wellcond.mapping.architecture import architecture
 from wellcond.mapping.estimates import Logits
 from wellcond.mapping.expected import expected_rows, harmonic
 from wellcond.mapping.mapped import Mapped, map_blocks
-from wellcond.mapping.notes import closing, notes_on
+from wellcond.mapping.notes import WIDTH, closing, notes_on
 from wellcond.propagation.block import Architecture
 from wellcond.propagation.diagram import Diagram, trainability
 from wellcond.propagation.verdict import Severity, Thresholds, checked
@@ -185,7 +186,8 @@ class Placement:
         text = f"from weights / on the batch\n{graded_table(header, rows, colour=colour)}\n"
         first = {concern.code: concern for concern in reversed(self.concerns)}  # of each kind, the gravest layer's
         for concern in gravest_first(list(first.values())[::-1]):
-            text += paint(f"{concern.severity}: {concern}", concern.severity, colour) + "\n"
+            said = textwrap.fill(f"{concern.severity}: {concern.where}: {concern.text}:", WIDTH, break_long_words=False)
+            text += paint(f"{said}\n  {concern.remedy}", concern.severity, colour) + "\n"
         return text + closing(self.notes, self.skipped)
 
 
