@@ -9,14 +9,16 @@ from pathlib import Path
 from typing import Any
 
 from wellcond.diagnose.records import ROLES, SCHEMA, JacobianRecord, LayerRecord
+from wellcond.diagnose.rows import head_rows
 from wellcond.diagnose.verdicts import Concern, judge
 from wellcond.plain import to_json
 from wellcond.report.atomic import write_text
-from wellcond.tables import span, table
+from wellcond.tables import span
+from wellcond.tabular import ResultTable, Tabular
 
 
 @dataclass(frozen=True)
-class Diagnosis:
+class Diagnosis(Tabular):
     """What was found in a model, layer by layer.
 
     Args:
@@ -57,7 +59,18 @@ class Diagnosis:
         """The gravest concerns; prints well, one a line."""
         return _Lines(self.concerns[:count])
 
-    def __str__(self) -> str:
+    def records(self) -> list[dict[str, Any]]:
+        """One row per layer and query head: attention, weights, Jacobian, verdict; None where nothing was measured.
+
+        >>> import torch, wellcond as wc
+        >>> _ = torch.manual_seed(0)
+        >>> d = wc.diagnose(torch.nn.MultiheadAttention(8, 2, batch_first=True), (torch.randn(2, 6, 8),) * 3)
+        >>> [(row["head"], round(row["kappa_query"], 1)) for row in d.records()]
+        [(0, 2.1), (1, 1.8)]
+        """
+        return head_rows(self.layers)
+
+    def _result_table(self) -> ResultTable:
         """One row per layer: medians over heads, and the gravest verdict."""
         header = [
             "layer",
@@ -76,15 +89,13 @@ class Diagnosis:
         found = self.concerns
         wrong = {(c.layer, c.head) for c in found if c.head is not None}
         heads = sum(len(layer.heads) for layer in self.layers)
-        text = f"{self.model} on {self.inputs}: {len(self.layers)} layers, {heads} heads, {len(wrong)} with a verdict\n"
-        text += table(header, rows)
-        if any("~" in row[6] for row in rows):
-            text += "\n~ from some query rows, an estimate"
+        title = f"{self.model} on {self.inputs}: {len(self.layers)} layers, {heads} heads, {len(wrong)} with a verdict"
+        notes = ["~ from some query rows, an estimate"] if any("~" in row[6] for row in rows) else []
         if found:
-            text += "\n\nworst\n" + "\n".join(f"  {line}" for line in _grouped(found)[:5])
+            notes += ["", "worst", *(f"  {line}" for line in _grouped(found)[:5])]
         if self.skipped:
-            text += "\n\nnot measured\n" + "\n".join(f"  {s['name']} ({s['cls']}): {s['reason']}" for s in self.skipped)
-        return text
+            notes += ["", "not measured", *(f"  {s['name']} ({s['cls']}): {s['reason']}" for s in self.skipped)]
+        return ResultTable(header, rows, title, notes)
 
     def to_dict(self) -> dict[str, Any]:
         """Plain data; `docs/diagnose.md` has the schema."""

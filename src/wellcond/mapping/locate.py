@@ -16,7 +16,7 @@ from wellcond.mapping.mapped import Mapped, map_blocks
 from wellcond.mapping.notes import closing, notes_on
 from wellcond.propagation.block import Architecture
 from wellcond.propagation.diagram import Diagram, trainability
-from wellcond.tables import table
+from wellcond.tabular import ResultTable, Tabular
 
 FAINT = 0.5  # a self-bias that moves the own logit by less than this changes nothing worth drawing
 
@@ -80,7 +80,7 @@ class LayerSpot:
 
 
 @dataclass(frozen=True)
-class Spot:
+class Spot(Tabular):
     """Where a model stands.
 
     Args:
@@ -129,7 +129,7 @@ class Spot:
             )
         ]
 
-    def __str__(self) -> str:
+    def _result_table(self) -> ResultTable:
         """Predicted / measured, layer by layer, then what to know."""
         rows = [
             [
@@ -145,7 +145,7 @@ class Spot:
             for spot in self.layers
         ]
         header = ["layer", "T", "cosine", "β", "shift", "entropy", "Σ p²", "gain"]
-        return f"from weights / on the batch\n{table(header, rows)}\n{closing(self.notes, self.skipped)}"
+        return ResultTable(header, rows, "from weights / on the batch", [closing(self.notes, self.skipped)])
 
 
 def locate(model: nn.Module, batch: Any) -> Spot:
