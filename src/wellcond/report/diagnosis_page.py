@@ -7,7 +7,12 @@ import json
 from typing import Any
 
 from wellcond.errors import WellcondError
-from wellcond.report.quantities import SYMBOLS, finite, number, quantity_maps
+from wellcond.report.quantities import SYMBOLS, number, quantity_maps
+from wellcond.report.scales import finite
+from wellcond.tables import span
+
+SEVERITIES = ("alarm", "warning", "note")  # gravest first
+UNGRADED = "warning"  # what a verdict without a severity counts as
 
 
 def diagnosis_page(data: dict[str, Any]) -> str:
@@ -17,8 +22,9 @@ def diagnosis_page(data: dict[str, Any]) -> str:
     slip through: the page runs only its own two scripts and requests nothing.
 
     Args:
-        data: `schema`, `model`, `inputs`, `settings`, `versions`, `layers` (`dataclasses.asdict` of each `LayerRecord`)
-            and `skipped` (`name`, `cls`, `reason` of each layer that was left out).
+        data: `schema`, `model`, `inputs`, `settings`, `versions`, `layers` (`dataclasses.asdict` of each `LayerRecord`;
+            `severity` and `remedy` of a layer or a head are shown if they are there) and `skipped` (`name`, `cls`,
+            `reason` of each layer that was left out).
 
     Returns:
         The page; write it as UTF-8.
@@ -45,6 +51,7 @@ def diagnosis_page(data: dict[str, Any]) -> str:
     )
     environment.filters["plain"] = plain_number
     environment.filters["number"] = number
+    environment.filters["severity"] = _severity
     return environment.get_template("diagnosis.html.j2").render(
         data=data,
         payload=payload,
@@ -52,6 +59,7 @@ def diagnosis_page(data: dict[str, Any]) -> str:
         nonce=hashlib.sha256(json.dumps(data, default=str).encode()).hexdigest(),
         plotly=get_plotlyjs(),
         verdicts=_verdicts(layers),
+        severities=[severity for severity in SEVERITIES if any(_has(layer, severity) for layer in layers)],
         heads=sum(layer["shape"][0] for layer in layers),
         fused=[{w["role"]: w["raw"] for w in layer["weights"] if w["head"] is None} for layer in layers],
         symbols=SYMBOLS,
@@ -73,15 +81,50 @@ def script_json(value: Any) -> str:
     return text.replace("<", "\\u003c").replace(">", "\\u003e").replace("&", "\\u0026")
 
 
-def _verdicts(layers: list[dict[str, Any]]) -> dict[str, list[tuple[str, int | None, str]]]:
-    """Code of the verdict → (layer, head, verdict); the head is None where it is about the whole layer."""
-    found: dict[str, list[tuple[str, int | None, str]]] = {}
+def _verdicts(layers: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Verdicts of one code and severity together, gravest first; `head` is None where it is about the whole layer."""
+    groups: dict[tuple[str, str, bool], list[dict[str, Any]]] = {}
     for layer in layers:
         for record in (layer, *layer["heads"]):
             if record["verdict"] or record["code"]:
-                place = (layer["name"], record.get("head"), record["verdict"])
-                found.setdefault(record["code"] or "other", []).append(place)
-    return found
+                place = {"layer": layer["name"], "head": record.get("head"), "verdict": record["verdict"]}
+                place["remedy"] = record.get("remedy") or ""
+                key = _severity(record), record["code"] or "other", "head" in record
+                groups.setdefault(key, []).append(place)
+    ordered = sorted(groups.items(), key=lambda group: SEVERITIES.index(group[0][0]))
+    return [_group(severity, code, places) for (severity, code, _), places in ordered]
+
+
+def _group(severity: str, code: str, places: list[dict[str, Any]]) -> dict[str, Any]:
+    """What the places of a verdict have in common is said once."""
+    texts, remedies = ({place[name] for place in places} for name in ("verdict", "remedy"))
+    heads = 0 if places[0]["head"] is None else len(places)
+    names = list(dict.fromkeys(place["layer"] for place in places))
+    where = f"{len(places)} {'heads' if heads else 'layers'} of {span(names)}"
+    if len(places) == 1:
+        where = f"{names[0]}, head {places[0]['head']}" if heads else names[0]
+    return {
+        "severity": severity,
+        "code": code,
+        "places": places,
+        "where": where,
+        "text": texts.pop() if len(texts) == 1 else "",
+        "remedy": remedies.pop() if len(remedies) == 1 else "",
+        "layers": len(places) - heads,
+        "heads": heads,
+    }
+
+
+def _has(layer: dict[str, Any], severity: str) -> bool:
+    return any(_severity(head) == severity for head in layer["heads"])
+
+
+def _severity(record: dict[str, Any]) -> str:
+    """The severity of a verdict, empty without one."""
+    if not (record["verdict"] or record["code"]):
+        return ""
+    given = record.get("severity")
+    return given if given in SEVERITIES else UNGRADED
 
 
 def _layer(layer: dict[str, Any]) -> dict[str, Any]:
@@ -95,13 +138,16 @@ def _layer(layer: dict[str, Any]) -> dict[str, Any]:
     for record in layer["jacobian"]:
         if record["spectrum"]:
             spectra.setdefault("J", {})[record["head"]] = _short(record["spectrum"])
-    verdicts = {record["head"]: [record["code"], record["verdict"]] for record in layer["heads"]}
+    verdicts = {
+        record["head"]: [record["code"], record["verdict"], _severity(record), record.get("remedy") or ""]
+        for record in layer["heads"]
+    }
     total, groups = layer["shape"][:2]
     return {
         "name": layer["name"],
         "heads": total,
         "groups": groups,
-        "verdicts": [verdicts.get(head, ["", ""]) for head in range(total)],
+        "verdicts": [verdicts.get(head, ["", "", "", ""]) for head in range(total)],
         "spectra": spectra,
     }
 
