@@ -281,9 +281,43 @@ def test_verdicts_come_worst_first(browser: Browser, tmp_path: Path) -> None:
         assert column(page, "finding") == ["ill conditioned"]
 
 
+def test_concerns_of_a_layer_are_shown_with_their_heads(browser: Browser, tmp_path: Path) -> None:
+    data = graded()
+    first, second, third = data["layers"]
+    parts = ("layer", "heads", "code", "severity", "text", "remedy")
+    flat = ("uniform", "note", "attends uniformly", "wc.init_(model)")
+    first["concerns"] = [
+        dict(zip(parts, (HOSTILE, [3], "entropy collapse", "alarm", "entropy 0.01", "fix()"), strict=True)),
+        dict(zip(parts, (HOSTILE, [0, 1], *flat), strict=True)),
+    ]
+    second["concerns"] = [dict(zip(parts, ("blocks.1", [0], *flat), strict=True))]
+    third["concerns"] = [
+        dict(zip(parts, ("blocks.2", [2], "ill conditioned", "alarm", "κ is 1e9", "polar()"), strict=True)),
+        dict(zip(parts, ("blocks.2", [], "rank collapse", "warning", "all alike", "skip()"), strict=True)),
+    ]
+    third["severity"] = "alarm"  # the gravest of all, its heads' too
+    with opened(browser, diagnosis_page(data), tmp_path / "d.html") as page:
+        tags = page.locator("#verdicts .tag").evaluate_all(
+            "(tags) => tags.map((tag) => [tag.innerText, tag.className])"
+        )
+        assert tags == [
+            ["entropy collapse", "tag alarm"],
+            ["ill conditioned", "tag alarm"],
+            ["rank collapse", "tag warning"],
+            ["uniform", "tag note"],
+        ]
+        text = page.inner_text("#verdicts")
+        assert "blocks.2, head 2\nκ is 1e9\npolar()" in text
+        assert "3 heads of <script>" in text
+        assert text.count("attends uniformly") == 1
+        assert "heads 0, 1" in text
+        assert page.locator("#layers .tag").get_attribute("class") == "tag warning"
+
+
 @pytest.mark.parametrize("width", [390, 800, 1300])
 def test_nothing_is_wider_than_the_screen(browser: Browser, tmp_path: Path, width: int) -> None:
-    with opened(browser, diagnosis_page(graded()), tmp_path / "d.html") as page:
+    # The policy would not let the test wait for a condition.
+    with opened(browser, diagnosis_page(graded()), tmp_path / "d.html", bypass_csp=True) as page:
         page.set_viewport_size({"width": width, "height": 844})
         page.wait_for_function(
             "document.querySelector('#overview .main-svg').getBoundingClientRect().width <= innerWidth"

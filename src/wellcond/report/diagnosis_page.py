@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 from wellcond.errors import WellcondError
@@ -23,8 +24,8 @@ def diagnosis_page(data: dict[str, Any]) -> str:
 
     Args:
         data: `schema`, `model`, `inputs`, `settings`, `versions`, `layers` (`dataclasses.asdict` of each `LayerRecord`;
-            `severity` and `remedy` of a layer or a head are shown if they are there) and `skipped` (`name`, `cls`,
-            `reason` of each layer that was left out).
+            `severity` and `remedy` of a layer or a head, or `concerns` of a layer, are shown if they are there) and
+            `skipped` (`name`, `cls`, `reason` of each layer that was left out).
 
     Returns:
         The page; write it as UTF-8.
@@ -59,7 +60,9 @@ def diagnosis_page(data: dict[str, Any]) -> str:
         nonce=hashlib.sha256(json.dumps(data, default=str).encode()).hexdigest(),
         plotly=get_plotlyjs(),
         verdicts=_verdicts(layers),
-        severities=[severity for severity in SEVERITIES if any(_has(layer, severity) for layer in layers)],
+        severities=[s for s in SEVERITIES if any(_severity(head) == s for layer in layers for head in layer["heads"])],
+        judged_heads=sum(bool(_severity(head)) for layer in layers for head in layer["heads"]),
+        judged_layers=sum(bool(_severity(layer)) for layer in layers),
         heads=sum(layer["shape"][0] for layer in layers),
         fused=[{w["role"]: w["raw"] for w in layer["weights"] if w["head"] is None} for layer in layers],
         symbols=SYMBOLS,
@@ -82,49 +85,66 @@ def script_json(value: Any) -> str:
 
 
 def _verdicts(layers: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """Verdicts of one code and severity together, gravest first; `head` is None where it is about the whole layer."""
+    """Concerns of one code and severity together, gravest first."""
     groups: dict[tuple[str, str, bool], list[dict[str, Any]]] = {}
     for layer in layers:
-        for record in (layer, *layer["heads"]):
-            if record["verdict"] or record["code"]:
-                place = {"layer": layer["name"], "head": record.get("head"), "verdict": record["verdict"]}
-                place["remedy"] = record.get("remedy") or ""
-                key = _severity(record), record["code"] or "other", "head" in record
-                groups.setdefault(key, []).append(place)
+        for concern in _concerns(layer):
+            key = concern["severity"], concern["code"] or "other", bool(concern["heads"])
+            groups.setdefault(key, []).append(concern)
     ordered = sorted(groups.items(), key=lambda group: SEVERITIES.index(group[0][0]))
-    return [_group(severity, code, places) for (severity, code, _), places in ordered]
+    return [_group(severity, code, found) for (severity, code, _), found in ordered]
 
 
-def _group(severity: str, code: str, places: list[dict[str, Any]]) -> dict[str, Any]:
+def _concerns(layer: dict[str, Any]) -> Iterator[dict[str, Any]]:
+    """What is wrong in a layer: its concerns, or in records without them the verdicts of the layer and of its heads."""
+    if "concerns" in layer:
+        yield from (concern | {"severity": _graded(concern.get("severity"))} for concern in layer["concerns"])
+        return
+    for record in (layer, *layer["heads"]):
+        if severity := _severity(record):
+            about = {
+                "layer": layer["name"],
+                "heads": [record["head"]] if "head" in record else [],
+                "severity": severity,
+            }
+            yield about | {"code": record["code"], "text": record["verdict"], "remedy": record.get("remedy") or ""}
+
+
+def _group(severity: str, code: str, concerns: list[dict[str, Any]]) -> dict[str, Any]:
     """What the places of a verdict have in common is said once."""
-    texts, remedies = ({place[name] for place in places} for name in ("verdict", "remedy"))
-    heads = 0 if places[0]["head"] is None else len(places)
-    names = list(dict.fromkeys(place["layer"] for place in places))
-    where = f"{len(places)} {'heads' if heads else 'layers'} of {span(names)}"
-    if len(places) == 1:
-        where = f"{names[0]}, head {places[0]['head']}" if heads else names[0]
+    texts, remedies = ({concern[name] for concern in concerns} for name in ("text", "remedy"))
+    names = list(dict.fromkeys(concern["layer"] for concern in concerns))
+    heads = sum(len(concern["heads"]) for concern in concerns)
+    places = [{**concern, "where": _where(concern["layer"], concern["heads"])} for concern in concerns]
+    many = f"{heads} heads of {span(names)}" if heads else f"{len(places)} layers of {span(names)}"
     return {
         "severity": severity,
         "code": code,
         "places": places,
-        "where": where,
+        "where": places[0]["where"] if len(places) == 1 else many,
         "text": texts.pop() if len(texts) == 1 else "",
         "remedy": remedies.pop() if len(remedies) == 1 else "",
-        "layers": len(places) - heads,
-        "heads": heads,
     }
 
 
-def _has(layer: dict[str, Any], severity: str) -> bool:
-    return any(_severity(head) == severity for head in layer["heads"])
+def _where(layer: str, heads: Sequence[int]) -> str:
+    if not heads:
+        return layer
+    return f"{layer}, head{'s' if len(heads) > 1 else ''} {', '.join(map(str, heads))}"
 
 
 def _severity(record: dict[str, Any]) -> str:
-    """The severity of a verdict, empty without one."""
+    """The severity of the verdict of a head, or of a layer itself; empty without one."""
     if not (record["verdict"] or record["code"]):
         return ""
-    given = record.get("severity")
-    return given if given in SEVERITIES else UNGRADED
+    own = (
+        c["severity"] for c in record.get("concerns", ()) if not c["heads"]
+    )  # a layer's own says that of its heads too
+    return _graded(next(own, record.get("severity")))
+
+
+def _graded(severity: str | None) -> str:
+    return severity if severity in SEVERITIES else UNGRADED
 
 
 def _layer(layer: dict[str, Any]) -> dict[str, Any]:
