@@ -138,7 +138,7 @@ def test_frames_have_numbers_as_numbers(results: dict[str, Tabular]) -> None:
         "audit": ["head", "measured", "expected", "tolerance"],
         "diagnosis": ["head", "entropy", "participation", "max_logit", "cosine", "stable_rank", "tokens"]
         + [f"{name}_{role}" for name in ("kappa", "sigma_min") for role in ("query", "key", "value")]
-        + ["kappa_jacobian"],
+        + ["kappa_jacobian", "gradient_query"],
         "place": ["predicted", "measured"],
         "check": ["block", "predicted", "measured"],
         "propagation": ["block", "cosine", "entropy", "stream_gradient", "mlp_gradient_1"],

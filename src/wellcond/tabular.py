@@ -84,7 +84,9 @@ class Tabular:
             raise WellcondError(
                 f"to_frame needs pandas ({error}): pip install pandas; records() has the same rows without it"
             ) from error
-        return pandas.DataFrame(self.records())
+        frame = pandas.DataFrame(self.records())
+        unknown = [name for name in frame.columns if frame[name].isna().all()]
+        return frame.astype(dict.fromkeys(unknown, float))  # numbers that were measured nowhere are numbers still
 
     def __str__(self) -> str:
         return str(self._result_table())
