@@ -14,8 +14,11 @@ from typing import Any
 import matplotlib
 import numpy as np
 import pytest
+import torch
 from matplotlib.image import imread
+from torch import nn
 
+import wellcond as wc
 from wellcond.diagnose.records import Bound, HeadRecord, JacobianRecord, LayerRecord, Spectrum, WeightRecord
 from wellcond.errors import WellcondError
 from wellcond.jacobian.result import ConditionNumber
@@ -329,10 +332,11 @@ def test_runs_that_cannot_be_drawn(tmp_path: Path) -> None:
     assert "no complete record" in refused(write(tmp_path / "cut", ['{"schema": 1']))
     assert "nothing to draw: no record" in refused(write(tmp_path / "void", [line(0, "weights", [layer()])]))
     run = write(tmp_path / "a" / "run", [entropy_line(0, 0.5)])
-    same = write(tmp_path / "b" / "run", [entropy_line(0, 0.5)])
-    message = refused(run, same)
+    linked = tmp_path / "linked"
+    linked.symlink_to(run)
+    message = refused(run, linked)  # one run that is read twice is no second sample
     assert str(run) in message
-    assert str(same) in message
+    assert str(linked) in message
     assert "'run' and seed None" in message
     assert "is a file" in refused(run, output=file)
     assert "cannot be written" in refused(run, output=file / "below")
@@ -382,6 +386,35 @@ HOSTILE = [
     "\ud800",
     "\u202eright to left",
 ]
+
+
+def test_runs_of_one_label_go_by_their_folders(tmp_path: Path) -> None:
+    """Two monitors without a label both have the model's class, and no seed."""
+    torch.manual_seed(0)
+    for name in ("default", "other/shift"):
+        model = nn.TransformerEncoderLayer(8, 2, 16, batch_first=True)
+        with wc.Monitor(model, torch.randn(2, 4, 8), every=1, folder=tmp_path / name) as monitor:
+            monitor.step()
+    folders = [tmp_path / "default", tmp_path / "other" / "shift"]
+    assert len({read_run(folder).label for folder in folders}) == 1
+    assert labels_of(draw_figures(folders, tmp_path / "f")) == {"default", "shift"}
+    write(tmp_path / "shift", [entropy_line(0, 0.5)], label=read_run(folders[0]).label)
+    folders.append(tmp_path / "shift")
+    more = labels_of(draw_figures(folders, tmp_path / "g"))
+    assert more == {f"{tmp_path.name}/default", "other/shift", f"{tmp_path.name}/shift"}
+    plain = [write(tmp_path / name / "run", [entropy_line(0, 0.5)]) for name in ("a", "b")]
+    assert labels_of(draw_figures(plain, tmp_path / "h")) == {"a/run", "b/run"}
+
+
+def test_seeds_of_a_label_stay_together(tmp_path: Path) -> None:
+    runs = [write(tmp_path / f"{seed}", [entropy_line(0, 0.5)], label="x", seed=seed) for seed in range(2)]
+    assert labels_of(draw_figures(runs, tmp_path / "f")) == {"x"}
+    again = write(tmp_path / "again", [entropy_line(0, 0.5)], label="x", seed=0)
+    assert labels_of(draw_figures([*runs, again], tmp_path / "g")) == {"0", "1", "again"}
+
+
+def labels_of(written: Sequence[Path]) -> set[str]:
+    return {row["label"] for row in json.loads(written[0].read_text())["series"]}
 
 
 @pytest.mark.parametrize("usetex", [False, True])

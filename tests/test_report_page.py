@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import timm
 import torch
 from PIL import Image
 from playwright.sync_api import Browser, Page
@@ -110,7 +111,7 @@ def page(browser: Browser, tmp_path_factory: pytest.TempPathFactory) -> Iterator
 
 def heat_map(page: Page, quantity: str) -> list[list[float | None]]:
     page.select_option("#quantity", label=quantity)
-    z: list[list[float | None]] = drawn(page)[0]["z"]
+    z: list[list[float | None]] = drawn(page, "#map")[0]["z"]
     return z
 
 
@@ -146,12 +147,186 @@ def test_heat_maps_are_the_numbers(page: Page) -> None:
     assert heat_map(page, "κ(J) stacked vertically")[0] == logs(None, 5e5, None, None)
     assert heat_map(page, "κ(W_O) effective") == [[None] * 4, [None] * 4, logs(5, 5, 5, 5)]
     assert heat_map(page, "entropy") == [pytest.approx([0.2, 0.4, 0.6, 0.8]), [0.2, 0.4, None, None], [None] * 4]
-    assert heat_map(page, "participation")[0] == pytest.approx([0.1, 0.2, 0.3, 0.4])
+    assert heat_map(page, "sharpness Σ p²")[0] == pytest.approx([0.1, 0.2, 0.3, 0.4])
     assert heat_map(page, "max |logit|")[0] == [0, None, 10, 15]  # NaN leaves a gap
     assert heat_map(page, "‖∇W_O‖")[0] == logs(0.1, 0.2, 0.3, 0.4)
+    assert heat_map(page, "similarity of tokens") == [[0.5] * 4, [None] * 4, [1.0] * 4]  # of a layer, so of its heads
     options = page.locator("#quantity option").all_inner_texts()
     assert "κ(W_Q) effective" not in options  # measured nowhere
     assert not [option for option in options if "stored" in option]
+
+
+def test_the_page_opens_on_what_matters(browser: Browser, tmp_path: Path) -> None:
+    with opened(browser, diagnosis_page(diagnosis()), tmp_path / "d.html") as page:
+        assert page.evaluate("document.querySelector('#quantity').selectedOptions[0].text") == "entropy"
+        assert page.locator("main > *").evaluate_all("(parts) => parts.map((part) => part.id)")[:3] == [
+            "verdicts",
+            "through",
+            "maps",
+        ]
+        layout = page.evaluate("document.querySelector('#overview').layout")
+        assert [title["text"] for title in layout["annotations"]] == [
+            "entropy",
+            "sharpness Σ p²",
+            "similarity of tokens",
+        ]
+        assert [layout[axis]["range"] for axis in ("yaxis", "yaxis2", "yaxis3")] == [[0, 1]] * 3
+        heads, medians, *_, similarity = drawn(page, "#overview")
+        assert heads["y"] == pytest.approx([0.2, 0.4, 0.6, 0.8, 0.2, 0.4])
+        assert heads["customdata"] == [[0, 0], [0, 1], [0, 2], [0, 3], [1, 0], [1, 1]]
+        assert medians["y"] == [pytest.approx(0.5), pytest.approx(0.3), None]
+        assert similarity["y"] == [0.5, None, 1.0]
+        assert page.inner_text("#meaning").startswith("0: a query sees one key only")
+
+
+def test_bounds_are_columns_on_demand(browser: Browser, tmp_path: Path) -> None:
+    with opened(browser, diagnosis_page(diagnosis()), tmp_path / "d.html") as page:
+        shown = [text.strip() for text in page.locator("#columns th").all_inner_texts()]
+        assert shown[:6] == ["layer", "head", "finding", "entropy", "sharpness Σ p²", "similarity of tokens"]
+        assert "κ(J)" in shown
+        assert [text for text in shown if "bound" in text or "σ" in text or "vertical" in text] == []
+        page.check("#all-columns")
+        assert {"papers’ bound", "measured ÷ bound", "κ(J) stacked vertically", "σ_min(W_Q)"} <= {
+            text.strip() for text in page.locator("#columns th").all_inner_texts()
+        }
+        page.click("#columns button:text-is('papers’ bound')")
+        assert column(page, "papers’ bound")[:4] == ["1e+09"] * 4
+        page.uncheck("#all-columns")  # what it is sorted by goes with it
+        assert [text.strip() for text in page.locator("#columns th").all_inner_texts()] == shown
+        assert column(page, "head")[:4] == ["0", "1", "2", "3"]
+
+
+def colours(page: Page, quantity: str) -> tuple[float, float]:
+    page.select_option("#quantity", label=quantity)
+    trace = drawn(page, "#map")[0]
+    return trace["zmin"], trace["zmax"]
+
+
+def test_colours_have_a_meaning(page: Page) -> None:
+    assert (
+        colours(page, "entropy") == colours(page, "sharpness Σ p²") == colours(page, "similarity of tokens") == (0, 1)
+    )
+    assert colours(page, "κ(W_Q)") == pytest.approx((0, 2))  # κ from 10 to 40
+    assert colours(page, "κ(W_O)") == pytest.approx((0, math.log10(4e4)))  # wider where values are
+    assert colours(page, "κ(J)") == pytest.approx((0, 6))
+    assert colours(page, "σ_min(W_V)") == pytest.approx((-1, 1))
+    assert colours(page, "max |logit|") == (0, 15)
+    low, high = colours(page, "‖∇W_Q‖")  # 0.1 to 0.4
+    assert high - low == pytest.approx(2)
+    assert (low + high) / 2 == pytest.approx(math.log10(0.2))
+    low, high = colours(page, "measured ÷ bound")  # 1 in the middle, where two colours meet
+    assert (low, high) == pytest.approx((-6, 6))
+    scale = [colour for _, colour in drawn(page, "#map")[0]["colorscale"]]
+    page.select_option("#quantity", label="κ(J)")
+    assert scale[len(scale) // 2] in ("#f7f7f7", "#2a2f38")
+    assert scale != [colour for _, colour in drawn(page, "#map")[0]["colorscale"]]
+
+
+def test_noise_is_one_colour_in_page_and_picture(browser: Browser, tmp_path: Path) -> None:
+    """Gaussian weights of a real ViT: κ between 3.2 and 3.9, which is no difference."""
+    torch.manual_seed(0)
+    model = timm.create_model("vit_tiny_patch16_224", img_size=32, depth=2, num_classes=2)
+    found = wc.diagnose(model, torch.randn(1, 3, 32, 32), jacobian=False)
+    with opened(browser, found.to_html(), tmp_path / "d.html") as page:
+        low, high = colours(page, "κ(W_Q)")
+        values = [value for row in drawn(page, "#map")[0]["z"] for value in row]
+        assert 0 < max(values) - min(values) < 0.1 * (high - low)
+    images = {axes.get_title(): axes.images[0] for axes in found.plot().axes if axes.images}
+    assert list(images)[:3] == ["entropy", "sharpness Σ p²", "similarity of tokens"]
+    assert images["κ(W_Q)"].get_clim() == pytest.approx((10**low, 10**high))
+    assert images["entropy"].get_clim() == (0, 1)
+    shown = images["κ(W_Q)"].get_array()
+    assert shown.tolist() == [
+        [w.raw.condition for w in layer.weights if w.role == "query" and w.head is not None] for layer in found.layers
+    ]
+
+
+def graded() -> dict[str, Any]:
+    """The same with severities and remedies, in an order that is not theirs."""
+    data: dict[str, Any] = json.loads(json.dumps(diagnosis()))
+    first, _, third = data["layers"]
+    for head, code, severity in ((0, "uniform", "note"), (1, "uniform", "note"), (3, "entropy collapse", "alarm")):
+        first["heads"][head] |= {"code": code, "severity": severity, "verdict": f"{code} here"}
+    first["heads"][3]["remedy"] = 'wc.condition_(model, "<b>qk_norm</b>")'
+    third["heads"][2] |= {"code": "ill conditioned", "severity": "warning", "verdict": "κ is 1e9"}
+    third |= {"severity": "warning"}
+    return data
+
+
+def test_verdicts_come_worst_first(browser: Browser, tmp_path: Path) -> None:
+    with opened(browser, diagnosis_page(graded()), tmp_path / "d.html") as page:
+        tags = page.locator("#verdicts .tag").evaluate_all(
+            "(tags) => tags.map((tag) => [tag.innerText, tag.className])"
+        )
+        assert tags == [
+            ["entropy collapse", "tag alarm"],
+            ["rank collapse", "tag warning"],
+            ["ill conditioned", "tag warning"],
+            ["uniform", "tag note"],
+        ]
+        assert 'wc.condition_(model, "<b>qk_norm</b>")' in page.inner_text("#verdicts")
+        assert "2 heads of <script>" in page.inner_text("#verdicts")
+        assert page.inner_text("#place").endswith("· head 3")  # the gravest
+        assert page.locator("#judgement code").inner_text() == 'wc.condition_(model, "<b>qk_norm</b>")'
+        page.click("#columns button:text-is('finding')")
+        assert column(page, "finding")[:4] == ["entropy collapse", "ill conditioned", "uniform", "uniform"]
+        painted = page.locator("#verdicts .tag").evaluate_all(
+            "(tags) => tags.map((tag) => getComputedStyle(tag).color)"
+        )
+        assert painted[1] == painted[2]
+        assert len(set(painted)) == 3
+        marks = drawn(page, "#map")[2]
+        assert len(set(marks["marker"]["color"])) == 3
+        page.fill("#filter", "warning")
+        assert column(page, "finding") == ["ill conditioned"]
+
+
+def test_concerns_of_a_layer_are_shown_with_their_heads(browser: Browser, tmp_path: Path) -> None:
+    data = graded()
+    first, second, third = data["layers"]
+    parts = ("layer", "heads", "code", "severity", "text", "remedy")
+    flat = ("uniform", "note", "attends uniformly", "wc.init_(model)")
+    first["concerns"] = [
+        dict(zip(parts, (HOSTILE, [3], "entropy collapse", "alarm", "entropy 0.01", "fix()"), strict=True)),
+        dict(zip(parts, (HOSTILE, [0, 1], *flat), strict=True)),
+    ]
+    second["concerns"] = [dict(zip(parts, ("blocks.1", [0], *flat), strict=True))]
+    third["concerns"] = [
+        dict(zip(parts, ("blocks.2", [2], "ill conditioned", "alarm", "κ is 1e9", "polar()"), strict=True)),
+        dict(zip(parts, ("blocks.2", [], "rank collapse", "warning", "all alike", "skip()"), strict=True)),
+    ]
+    third["severity"] = "alarm"  # the gravest of all, its heads' too
+    with opened(browser, diagnosis_page(data), tmp_path / "d.html") as page:
+        tags = page.locator("#verdicts .tag").evaluate_all(
+            "(tags) => tags.map((tag) => [tag.innerText, tag.className])"
+        )
+        assert tags == [
+            ["entropy collapse", "tag alarm"],
+            ["ill conditioned", "tag alarm"],
+            ["rank collapse", "tag warning"],
+            ["uniform", "tag note"],
+        ]
+        text = page.inner_text("#verdicts")
+        assert "blocks.2, head 2\nκ is 1e9\npolar()" in text
+        assert "3 heads of <script>" in text
+        assert text.count("attends uniformly") == 1
+        assert "heads 0, 1" in text
+        assert page.locator("#layers .tag").get_attribute("class") == "tag warning"
+
+
+@pytest.mark.parametrize("width", [390, 800, 1300])
+def test_nothing_is_wider_than_the_screen(browser: Browser, tmp_path: Path, width: int) -> None:
+    # The policy would not let the test wait for a condition.
+    with opened(browser, diagnosis_page(graded()), tmp_path / "d.html", bypass_csp=True) as page:
+        page.set_viewport_size({"width": width, "height": 844})
+        page.wait_for_function(
+            "document.querySelector('#overview .main-svg').getBoundingClientRect().width <= innerWidth"
+        )
+        assert page.evaluate("document.documentElement.scrollWidth <= innerWidth")
+        domains = page.evaluate(
+            "['xaxis', 'xaxis2'].map((name) => document.querySelector('#overview').layout[name].domain[0])"
+        )
+        assert (domains[0] == domains[1]) == (width < 960)  # one below another where there is no room beside
 
 
 def test_something_is_to_be_seen(page: Page) -> None:
@@ -214,7 +389,7 @@ def test_gaps_say_why(page: Page) -> None:
 
     def hover(quantity: str, layer: int, head: int) -> str:
         page.select_option("#quantity", label=quantity)
-        texts: list[list[str]] = drawn(page)[0]["hovertext"]
+        texts: list[list[str]] = drawn(page, "#map")[0]["hovertext"]
         return texts[layer][head]
 
     assert "κ(W_Q): rank deficient<br>σ_min = 0" in hover("κ(W_Q)", 1, 1)
@@ -231,11 +406,13 @@ def test_statuses_are_visible(page: Page) -> None:
     kappas = column(page, "κ(J)")
     assert kappas[:4] == ["1e+03", "≥ 1e+04 (unresolved)", "≥ 1e+05 (lower bound)", "1e+06 (rank 7 of 8)"]
     assert kappas[4:] == ["–", "–", "–", "–", "σ_max 4 (largest only)", "–"]
+    page.check("#all-columns")
     assert column(page, "measured ÷ bound")[:3] == ["1e-06", "0.0005", "≥ 0.0001"]
+    page.uncheck("#all-columns")
     page.select_option("#quantity", label="κ(J)")
-    assert drawn(page)[0]["text"][0] == ["1.0e3", "≥1.0e4", "≥1.0e5", "1.0e6↓"]
+    assert drawn(page, "#map")[0]["text"][0] == ["1.0e3", "≥1.0e4", "≥1.0e5", "1.0e6↓"]
     page.select_option("#quantity", label="κ(W_Q)")
-    gaps = drawn(page)[1]
+    gaps = drawn(page, "#map")[1]
     assert list(zip(gaps["x"], gaps["y"], gaps["text"], strict=True)) == [(1, 1, "↓")]
 
 
@@ -303,7 +480,7 @@ def test_policy_stops_what_would_slip_through(browser: Browser, tmp_path: Path) 
     page.on("console", lambda message: complaints.append(message.text))
     (tmp_path / "d.html").write_text(leaky, encoding="utf-8")
     page.goto((tmp_path / "d.html").as_uri())
-    assert drawn(page)
+    assert drawn(page, "#map")
     page.close()
     assert len([text for text in complaints if "Content Security Policy" in text]) == 2
 
@@ -320,7 +497,7 @@ def test_nothing_measured(browser: Browser, tmp_path: Path) -> None:
 def test_summary_verdicts_and_settings(page: Page) -> None:
     summary = page.locator("#summary li").all_inner_texts()
     assert summary == ["3 layers", "10 heads", "1 head with a verdict", "1 layer with a verdict", "1 layer skipped"]
-    assert "blocks.2: All tokens are alike." in page.inner_text("#verdicts")
+    assert "rank collapse blocks.2\nAll tokens are alike." in page.inner_text("#verdicts")
     assert "one learned query" in page.inner_text("#skipped")
     assert "rows\n5" in page.inner_text("footer")
 

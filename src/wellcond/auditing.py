@@ -18,7 +18,7 @@ from wellcond.linalg import wide
 from wellcond.planning import Plan
 from wellcond.schemes.compose import SchemeLike
 from wellcond.schemes.laws import Law
-from wellcond.tables import table
+from wellcond.tabular import ResultTable, Tabular
 
 
 @dataclass(frozen=True)
@@ -46,7 +46,7 @@ class Finding:
 
 
 @dataclass(frozen=True)
-class Audit:
+class Audit(Tabular):
     """The outcome of `audit`; true if every head passes. Prints as a table, one row per role and quantity.
 
     >>> import torch, wellcond as wc
@@ -84,7 +84,17 @@ class Audit:
             "skipped": [{"layer": name, "reason": reason} for name, reason in self.skipped],
         }
 
-    def __str__(self) -> str:
+    def records(self) -> list[dict[str, Any]]:
+        """One row per finding; `head` is −1 for a whole projection.
+
+        >>> import torch, wellcond as wc
+        >>> audit = wc.audit(torch.nn.MultiheadAttention(8, 2), "conditioned")
+        >>> sorted(audit.records()[0])
+        ['expected', 'head', 'layer', 'measured', 'passed', 'quantity', 'role', 'tolerance']
+        """
+        return [asdict(finding) for finding in self.findings]
+
+    def _result_table(self) -> ResultTable:
         rows = []
         groups: dict[tuple[str, str, str], list[Finding]] = {}
         for finding in self.findings:
@@ -95,11 +105,11 @@ class Audit:
             verdict = "pass" if not failed else f"FAIL heads {', '.join(failed)}"
             numbers = [f"{worst.measured:.4g}", f"{worst.expected:.4g}", f"{worst.tolerance:.2g}"]
             rows.append([layer, role, quantity, *numbers, verdict])
-        text = table(["layer", "role", "quantity", "worst", "expected", "±", "verdict"], rows)
-        text += "".join(f"\nskipped {name}: {reason}" for name, reason in self.skipped)
+        header = ["layer", "role", "quantity", "worst", "expected", "±", "verdict"]
+        skipped = [f"skipped {name}: {reason}" for name, reason in self.skipped]
         failures = len(self.failures)
         verdict = "pass" if self.passed else f"FAIL: {failures} of {len(self.findings)} checks"
-        return f"{text}\n{self.scheme}: {verdict}"
+        return ResultTable(header, rows, notes=[*skipped, f"{self.scheme}: {verdict}"])
 
 
 @neutral()

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Container, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -18,7 +19,7 @@ from wellcond.errors import SchemeError, WeightError
 from wellcond.linalg import condition_numbers
 from wellcond.schemes.base import Scheme
 from wellcond.schemes.laws import Law
-from wellcond.tables import table
+from wellcond.tabular import ResultTable, Tabular
 
 
 @dataclass(frozen=True)
@@ -56,7 +57,7 @@ class Entry:
 
 
 @dataclass
-class Plan:
+class Plan(Tabular):
     """What a scheme writes where; prints as a table with κ before and now.
 
     Made from shapes alone, so a model on the meta device has one too: apply it after `to_empty`. An applied plan keeps
@@ -202,25 +203,41 @@ class Plan:
             found.append((entry, float(before), float(condition_numbers(entry.projection.read()).max())))
         return found
 
-    def __str__(self) -> str:
+    def records(self) -> list[dict[str, Any]]:
+        """One row per layer and role; κ, the largest over heads, where the weights are in the model.
+
+        >>> import torch, wellcond as wc
+        >>> plan = wc.init_(torch.nn.MultiheadAttention(8, 2), "conditioned", seed=0)
+        >>> [(row["role"], round(row["kappa_now"], 3)) for row in plan.records()]
+        [('query', 1.0), ('key', 1.0), ('value', 1.0)]
+        """
+        measured = self.conditions() if self.applied else [(entry, None, None) for entry in self.entries]
+        return [
+            {"layer": e.layer, "role": e.role, "scheme": e.scheme, "law": e.law}
+            | ({"kappa_before": before, "kappa_now": now} if self.applied else {})
+            for e, before, now in measured
+        ]
+
+    def _result_table(self) -> ResultTable:
         if self.applied:
             header = ["layer", "role", "scheme", "set to", "κ before", "κ now"]
             rows = [[e.layer, e.role, e.scheme, e.law, f"{b:.3g}", f"{n:.3g}"] for e, b, n in self.conditions()]
         else:
             header = ["layer", "role", "scheme", "set to"]
             rows = [[e.layer, e.role, e.scheme, e.law] for e in self.entries]
-        text = table(header, rows)
+        notes = []
         whole = sorted(set(self._before) - {e.projection.weight.path for e in self.entries})
         if whole:
-            text += f"\n{len(whole)} whole parameters set: {', '.join(whole[:3])}{', …' if len(whole) > 3 else ''}"
+            notes.append(f"{len(whole)} whole parameters set: {', '.join(whole[:3])}{', …' if len(whole) > 3 else ''}")
         frozen = sum(not entry.projection.parameter().requires_grad for entry in self.entries)
-        text += f"\n{frozen} of these rows are frozen parameters (requires_grad is False), written all the same" * bool(
-            frozen
-        )
-        text += "".join(f"\nskipped {name}: {reason}" for name, reason in self.skipped)
+        if frozen:
+            notes.append(f"{frozen} of these rows are frozen parameters (requires_grad is False), written all the same")
+        notes += [f"skipped {name}: {reason}" for name, reason in self.skipped]
         if self.written_to is not None:
-            return f"{text}\nwritten to {self.written_to}"
-        return text if self.applied else text + "\nnot applied yet: materialise the model, then call plan.apply_()"
+            notes.append(f"written to {self.written_to}")
+        elif not self.applied:
+            notes.append("not applied yet: materialise the model, then call plan.apply_()")
+        return ResultTable(header, rows, notes=notes)
 
 
 def narrowed(assignment: Assignment, keep: Callable[[Projection], bool]) -> Assignment:

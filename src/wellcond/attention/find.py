@@ -5,7 +5,7 @@ from __future__ import annotations
 import fnmatch
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
-from typing import overload
+from typing import Any, overload
 
 from torch import nn
 
@@ -16,6 +16,7 @@ from wellcond.attention.paths import unwrap, walk
 from wellcond.attention.view import AttentionLayer, Block
 from wellcond.errors import LayerFilterError, NoAttentionError, WellcondError
 from wellcond.tables import span, table
+from wellcond.tabular import ResultTable, Tabular
 
 # A view; or, for a class it knows but cannot describe, the reason; or None: not mine, ask the next adapter.
 Describe = Callable[[nn.Module, str], AttentionLayer | str | None]
@@ -31,7 +32,7 @@ class Unclaimed:
     reason: str
 
 
-class AttentionLayers(Sequence[AttentionLayer]):
+class AttentionLayers(Tabular, Sequence[AttentionLayer]):
     """The attention layers of a model, in the order of its modules; prints as a table.
 
     Attributes:
@@ -102,7 +103,32 @@ class AttentionLayers(Sequence[AttentionLayer]):
             picked.update(names)
         return AttentionLayers([layer for layer in self if layer.name in picked], self.unclaimed, filtered=True)
 
-    def __str__(self) -> str:
+    def records(self) -> list[dict[str, Any]]:
+        """One row per layer: what it is, where, and the shapes of its heads.
+
+        >>> import torch, wellcond as wc
+        >>> (row,) = wc.attention_layers(torch.nn.TransformerEncoderLayer(12, 3)).records()
+        >>> row["layer"], row["class"], row["heads"], row["head_dim"]
+        ('self_attn', 'MultiheadAttention', 3, 4)
+        """
+        return [
+            {
+                "layer": layer.name,
+                "class": type(layer.module).__name__,
+                "kind": layer.kind,
+                "heads": layer.num_heads,
+                "kv_heads": layer.num_kv_heads,
+                "head_dim": layer.head_dim,
+                "width": layer.width,
+                "scale": layer.scale,
+                "cross": layer.cross,
+                "replay": layer.replay is not None,
+                "storage": layer.storage,
+            }
+            for layer in self
+        ]
+
+    def _result_table(self) -> ResultTable:
         """One row per run of equal layers, then what was not claimed."""
         runs: list[tuple[tuple[str, ...], list[str]]] = []
         for layer in self:
@@ -119,11 +145,9 @@ class AttentionLayers(Sequence[AttentionLayer]):
                 runs.append((shown, []))
             runs[-1][1].append(layer.name)
         rows = [[str(len(names)), span(names), *shown] for shown, names in runs]
-        text = f"{len(self)} attention layers\n"
-        text += table(["layers", "name", "class", "kind", "heads", "d", "D", "storage"], rows)
-        if self.unclaimed:
-            text += "\nnot claimed\n" + table(["name", "class", "reason"], _grouped(self.unclaimed))
-        return text
+        header = ["layers", "name", "class", "kind", "heads", "d", "D", "storage"]
+        left = table(["name", "class", "reason"], _grouped(self.unclaimed)) if self.unclaimed else ""
+        return ResultTable(header, rows, f"{len(self)} attention layers", ["not claimed", left] if left else [])
 
 
 def _grouped(unclaimed: Iterable[Unclaimed]) -> list[list[str]]:

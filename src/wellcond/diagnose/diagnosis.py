@@ -9,16 +9,17 @@ from pathlib import Path
 from typing import Any
 
 from wellcond.diagnose.records import ROLES, SCHEMA, Concern, JacobianRecord, LayerRecord
+from wellcond.diagnose.rows import head_rows
 from wellcond.diagnose.verdicts import gravest_first
 from wellcond.plain import to_json
 from wellcond.propagation.verdict import Severity
 from wellcond.report.atomic import write_text
 from wellcond.tables import span
-from wellcond.terminal import colour_wanted, graded_table, paint
+from wellcond.tabular import Graded, ResultTable, Tabular
 
 
 @dataclass(frozen=True)
-class Diagnosis:
+class Diagnosis(Tabular):
     """What was found in a model, layer by layer.
 
     Args:
@@ -59,17 +60,19 @@ class Diagnosis:
         """The gravest concerns; prints well, one a line."""
         return _Lines(self.concerns[:count])
 
-    def __str__(self) -> str:
-        """The text of `to_text`, without colours."""
-        return self.to_text(colour=False)
+    def records(self) -> list[dict[str, Any]]:
+        """One row per layer and query head: attention, weights, Jacobian, verdict; None where nothing was measured.
 
-    def to_text(self, colour: bool | None = None) -> str:
-        """One row per layer, the gravest first: medians over heads, and what is wrong; then the worst, with remedies.
-
-        Args:
-            colour: whether lines have the colour of their severity; None for what suits the output.
+        >>> import torch, wellcond as wc
+        >>> _ = torch.manual_seed(0)
+        >>> d = wc.diagnose(torch.nn.MultiheadAttention(8, 2, batch_first=True), (torch.randn(2, 6, 8),) * 3)
+        >>> [(row["head"], round(row["kappa_query"], 1)) for row in d.records()]
+        [(0, 2.1), (1, 1.8)]
         """
-        colour = colour_wanted() if colour is None else colour
+        return head_rows(self.layers)
+
+    def _result_table(self) -> ResultTable:
+        """One row per layer, the gravest first: medians over heads, and what is wrong; then the worst, with remedies."""
         header = [
             "layer",
             "κ(W_Q)",
@@ -83,22 +86,21 @@ class Diagnosis:
             "rank",
             "verdict",
         ]
-        rows = [_row(layer) for layer in self.layers]
+        layers = sorted(self.layers, key=lambda layer: 0 if layer.severity is None else -1 - layer.severity.rank)
+        rows = [_row(layer) for layer in layers]
         heads = [head for layer in self.layers for head in layer.heads]
         wrong = sum(bool(head.code) for head in heads)
-        text = f"{self.model} on {self.inputs}: {len(self.layers)} layers, {len(heads)} heads, {wrong} with a verdict\n"
-        text += graded_table(
-            header, [(layer.severity, row) for layer, row in zip(self.layers, rows, strict=True)], colour=colour
-        )
+        title = f"{self.model} on {self.inputs}: {len(self.layers)} layers, {len(heads)} heads, {wrong} with a verdict"
+        notes: list[str | Graded] = []
         if any("~" in row[6] for row in rows):
-            text += "\n~ from some query rows, an estimate"
-        text += _left_out(self.layers)
+            notes.append("~ from some query rows, an estimate")
+        notes += _left_out(self.layers)
         if self.concerns:
-            lines = [paint(f"  {line}", severity, colour) for severity, line in _grouped(self.concerns)[:5]]
-            text += "\n\nworst\n" + "\n".join(lines)
+            worst = [Graded(severity, f"  {line}") for severity, line in _grouped(self.concerns)[:5]]
+            notes += ["", "worst", *worst]
         if self.skipped:
-            text += "\n\nnot measured\n" + "\n".join(f"  {s['name']} ({s['cls']}): {s['reason']}" for s in self.skipped)
-        return text
+            notes += ["", "not measured", *(f"  {s['name']} ({s['cls']}): {s['reason']}" for s in self.skipped)]
+        return ResultTable(header, rows, title, notes, [layer.severity for layer in layers])
 
     def to_dict(self) -> dict[str, Any]:
         """Plain data; `docs/diagnose.md` has the schema."""
@@ -152,7 +154,7 @@ def _grouped(concerns: Sequence[Concern]) -> list[tuple[Severity, str]]:
     return lines
 
 
-def _left_out(layers: Sequence[LayerRecord]) -> str:
+def _left_out(layers: Sequence[LayerRecord]) -> list[str]:
     """Which heads and query rows κ(J) is not about, where a budget or a choice left them out."""
     measured = [layer for layer in layers if layer.jacobian]
     some_heads = [layer for layer in measured if len(layer.jacobian) < len(layer.heads)]
@@ -163,7 +165,7 @@ def _left_out(layers: Sequence[LayerRecord]) -> str:
     if some_heads:
         few, whole = [len(layer.jacobian) for layer in some_heads], [len(layer.heads) for layer in some_heads]
         parts.append(f"{_range(few)} of {_range(whole)} heads a layer")
-    return f'\nκ(J) is of {" and ".join(parts)}; jacobian="exact" measures all' if parts else ""
+    return [f'κ(J) is of {" and ".join(parts)}; jacobian="exact" measures all'] if parts else []
 
 
 def _range(counts: Sequence[int]) -> str:

@@ -14,6 +14,7 @@ from wellcond.errors import WellcondError
 from wellcond.lab.outcome import Outcome
 from wellcond.lab.pairing import Paired, corrected, finite, mean_of, paired, sd_of
 from wellcond.plain import plain
+from wellcond.tabular import ResultTable, Tabular
 
 
 @dataclass(frozen=True)
@@ -52,7 +53,7 @@ class SchemeRecord:
 
 
 @dataclass(frozen=True)
-class Comparison:
+class Comparison(Tabular):
     """All schemes, in the order of their first runs; `verdicts` and `summary` put it into words."""
 
     baseline: str
@@ -70,6 +71,39 @@ class Comparison:
         """Plain numbers, strings, lists and dictionaries."""
         data: dict[str, Any] = plain(asdict(self))
         return data
+
+    def records(self) -> list[dict[str, Any]]:
+        """One row per scheme: its results, and its paired difference to the baseline with the interval and p values.
+
+        >>> def run(scheme, seed, result):
+        ...     return Outcome(scheme, None, seed, "finished", "", "accuracy", True, 9, (), ((9, result),), (), 1.0, {})
+        >>> runs = [run(name, seed, 0.5 + seed / 10) for name in ("default", "mimetic") for seed in range(2)]
+        >>> [(row["scheme"], round(row["mean"], 3), row["difference"]) for row in compare(runs).records()]
+        [('default', 0.55, None), ('mimetic', 0.55, 0.0)]
+        """
+        return [_flat(record) for record in self.schemes]
+
+    def _result_table(self) -> ResultTable:
+        from wellcond.lab.summary import comparison_table
+
+        return comparison_table(self)
+
+
+def _counts(record: SchemeRecord) -> dict[str, int]:
+    return {f"runs_{status.replace(' ', '_')}": count for status, count in record.runs.items()}
+
+
+def _flat(record: SchemeRecord) -> dict[str, Any]:
+    found = record.to_baseline
+    low, high = found.interval if found is not None and found.interval is not None else (None, None)
+    row: dict[str, Any] = {"scheme": record.scheme, "control_of": record.control_of, **_counts(record)}
+    row |= {"mean": record.mean, "sd": record.sd, "seeds": len(record.results)}
+    row |= {"difference": None if found is None else found.mean, "low": low, "high": high}
+    row |= {name: None if found is None else getattr(found, name) for name in ("p", "p_holm", "effect_size")}
+    row |= {name: getattr(record, name) for name in ("median_steps", "reached", "time_ratio")}
+    for quantity, (first, last) in record.monitored.items():
+        row |= {f"{quantity}_first": first, f"{quantity}_last": last}
+    return row
 
 
 def compare(outcomes: Sequence[Outcome], baseline: str = "default") -> Comparison:

@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from wellcond.lab.statistics import Comparison, SchemeRecord
 from wellcond.lab.verdicts import plain_words, scale_verdict, verdict
 from wellcond.tables import table
+from wellcond.tabular import ResultTable
 
 NOTHING = "—"  # where a number has no meaning
 GAP = 2  # spaces between columns
@@ -41,11 +42,23 @@ def table_text(comparison: Comparison, width: int = 100) -> str:
     In this setting, by accuracy, with 3 seeds, no difference to default is
     shown for scaled, which is not to say that there is none.
     """
-    columns = [column for column in _columns(comparison) if not set(column[1:]) <= {NOTHING, ""}]
+    columns = _shown_columns(comparison)
     names = [record.scheme for record in comparison.schemes]
     verdicts = [_filled(line, width, indent="  ") for line in _verdicts(comparison)]
     paragraph = _filled(plain_words(comparison), width)
     return "\n\n".join(part for part in (*_parts(names, columns, width), "\n".join(verdicts), paragraph) if part)
+
+
+def comparison_table(comparison: Comparison) -> ResultTable:
+    """The whole table, with the verdicts and the paragraph as its notes."""
+    names = [record.scheme for record in comparison.schemes]
+    columns = [["scheme", *names], *_shown_columns(comparison)]
+    header, *rows = ([column[i] for column in columns] for i in range(len(names) + 1))
+    return ResultTable(header, rows, notes=["", *_verdicts(comparison), "", plain_words(comparison)])
+
+
+def _shown_columns(comparison: Comparison) -> list[list[str]]:
+    return [column for column in _columns(comparison) if not set(column[1:]) <= {NOTHING, ""}]
 
 
 def _columns(comparison: Comparison) -> list[list[str]]:

@@ -4,16 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from typing import Any
 
 from wellcond.errors import WellcondError
 from wellcond.lab.arms import schemes_of
 from wellcond.lab.outcome import Outcome
 from wellcond.lab.recipe import ONLY_SCALE, Recipe
-from wellcond.tables import table
+from wellcond.tabular import ResultTable, Tabular
 
 
 @dataclass(frozen=True)
-class Rates:
+class Rates(Tabular):
     """What was tried, and what came of it.
 
     Args:
@@ -41,7 +42,20 @@ class Rates:
             chosen[scheme] = min(known, key=lambda lr: (sign * known[lr], lr))
         return chosen
 
-    def __str__(self) -> str:
+    def records(self) -> list[dict[str, Any]]:
+        """One row per scheme and learning rate that was tried.
+
+        >>> Rates("accuracy", True, {"default": {0.1: 0.5}}, {}).records()
+        [{'scheme': 'default', 'lr': 0.1, 'accuracy': 0.5, 'chosen': True}]
+        """
+        best = self.best()
+        return [
+            {"scheme": scheme, "lr": lr, self.metric: value, "chosen": lr == best[scheme]}
+            for scheme, tried in self.found.items()
+            for lr, value in tried.items()
+        ]
+
+    def _result_table(self) -> ResultTable:
         best = self.best()
         rates = sorted({lr for tried in self.found.values() for lr in tried})
         rows = []
@@ -49,8 +63,8 @@ class Rates:
             cells = [_cell(tried.get(lr), chosen=lr == best[scheme]) for lr in rates]
             edge = "at the edge" if len(rates) > 2 and best[scheme] in (rates[0], rates[-1]) else ""
             rows.append([scheme, *cells, edge])
-        head = table([f"{self.metric} at", *(f"{lr:g}" for lr in rates), ""], rows)
-        return f"{head}\n\n* chosen; at the edge: a better one may lie outside the grid"
+        header = [f"{self.metric} at", *(f"{lr:g}" for lr in rates), ""]
+        return ResultTable(header, rows, notes=["", "* chosen; at the edge: a better one may lie outside the grid"])
 
 
 def tuning_recipe(recipe: Recipe) -> Recipe:

@@ -21,7 +21,7 @@ from wellcond.mapping.moments import Moments
 from wellcond.mapping.notes import closing, notes_on
 from wellcond.mapping.ragged import ragged
 from wellcond.propagation.stack import run
-from wellcond.tables import table
+from wellcond.tabular import ResultTable, Tabular
 
 QUANTITIES = ("cosine", "entropy", "participation", "own")
 
@@ -52,7 +52,7 @@ class Stretch:
 
 
 @dataclass(frozen=True)
-class PropagationCheck:
+class PropagationCheck(Tabular):
     """Predicted against measured.
 
     Args:
@@ -103,7 +103,7 @@ class PropagationCheck:
 
         return propagation_check_figure(self, path)
 
-    def __str__(self) -> str:
+    def _result_table(self) -> ResultTable:
         """Predicted / measured, block by block, then the mean errors and what to know."""
         by_layer: dict[tuple[int, str], list[str]] = {}
         for record in self.records():
@@ -113,7 +113,7 @@ class PropagationCheck:
         rows = [[name, *cells] for (_, name), cells in by_layer.items()]
         errors = "mean absolute error: " + ", ".join(f"{name} {error:.3f}" for name, error in self.errors.items())
         end = closing((errors, *self.notes), self.skipped)
-        return f"predicted from weights / measured\n{table(header, rows)}\n{end}"
+        return ResultTable(header, rows, "predicted from weights / measured", [end])
 
 
 @torch.no_grad()

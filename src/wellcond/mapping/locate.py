@@ -22,7 +22,7 @@ from wellcond.mapping.notes import WIDTH, closing, notes_on
 from wellcond.propagation.block import Architecture
 from wellcond.propagation.diagram import Diagram, trainability
 from wellcond.propagation.verdict import Severity, Thresholds, checked
-from wellcond.terminal import colour_wanted, graded_table, paint
+from wellcond.tabular import Graded, ResultTable, Tabular
 
 FAINT = 0.5  # a self-bias that moves the own logit by less than this changes nothing worth drawing
 
@@ -92,7 +92,7 @@ class LayerPlacement:
 
 
 @dataclass(frozen=True)
-class Placement:
+class Placement(Tabular):
     """Where a model stands.
 
     Args:
@@ -154,41 +154,31 @@ class Placement:
             )
         ]
 
-    def __str__(self) -> str:
-        """The text of `to_text`, without colours."""
-        return self.to_text(colour=False)
-
-    def to_text(self, colour: bool | None = None) -> str:
-        """Predicted / measured, layer by layer, the gravest first, then what to do and what to know.
-
-        Args:
-            colour: whether lines have the colour of their severity; None for what suits the output.
-        """
-        colour = colour_wanted() if colour is None else colour
+    def _result_table(self) -> ResultTable:
+        """Predicted / measured, layer by layer, the gravest first, then what to do and what to know."""
+        layers = sorted(self.layers, key=lambda layer: 0 if layer.severity is None else -1 - layer.severity.rank)
         rows = [
-            (
-                layer.severity,
-                [
-                    short(layer.layer),
-                    f"{layer.tokens:.0f}",
-                    f"{layer.cosine:.2f}",
-                    _pair(layer.beta_weights, layer.beta_batch),
-                    _pair(layer.shift_weights, layer.shift_batch),
-                    _pair(layer.entropy_predicted, layer.entropy_batch),
-                    _pair(layer.participation_predicted, layer.participation_batch),
-                    f"{layer.value_gain[0]:.3g}",
-                    layer.verdict or "ok",
-                ],
-            )
-            for layer in self.layers
+            [
+                short(layer.layer),
+                f"{layer.tokens:.0f}",
+                f"{layer.cosine:.2f}",
+                _pair(layer.beta_weights, layer.beta_batch),
+                _pair(layer.shift_weights, layer.shift_batch),
+                _pair(layer.entropy_predicted, layer.entropy_batch),
+                _pair(layer.participation_predicted, layer.participation_batch),
+                f"{layer.value_gain[0]:.3g}",
+                layer.verdict or "ok",
+            ]
+            for layer in layers
         ]
         header = ["layer", "T", "cosine", "β", "shift", "entropy", "Σ p²", "gain", "verdict"]
-        text = f"from weights / on the batch\n{graded_table(header, rows, colour=colour)}\n"
         first = {concern.code: concern for concern in reversed(self.concerns)}  # of each kind, the gravest layer's
-        for concern in gravest_first(list(first.values())[::-1]):
-            said = textwrap.fill(f"{concern.severity}: {concern.where}: {concern.text}:", WIDTH, break_long_words=False)
-            text += paint(f"{said}\n  {concern.remedy}", concern.severity, colour) + "\n"
-        return text + closing(self.notes, self.skipped)
+        said = [
+            Graded(c.severity, f"{_wrapped(f'{c.severity}: {c.where}: {c.text}:')}\n  {c.remedy}")
+            for c in gravest_first(list(first.values())[::-1])
+        ]
+        notes = [*said, closing(self.notes, self.skipped)]
+        return ResultTable(header, rows, "from weights / on the batch", notes, [layer.severity for layer in layers])
 
 
 def locate(model: nn.Module, batch: Any, *, thresholds: Thresholds | None = None) -> Placement:

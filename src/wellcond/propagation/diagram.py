@@ -19,11 +19,11 @@ from wellcond.propagation.parameters import check, doubled, is_number
 from wellcond.propagation.propagate import propagate
 from wellcond.propagation.verdict import WORDS, Thresholds, checked, phases, words
 from wellcond.propagation.window import widest
-from wellcond.tables import table
+from wellcond.tabular import ResultTable, Tabular
 
 
 @dataclass(frozen=True)
-class Diagram:
+class Diagram(Tabular):
     """Cells over two parameters; tensors have the shape `(len(y), len(x))`.
 
     Args:
@@ -119,7 +119,23 @@ class Diagram:
             "parameters": {**self.parameters, **named},
         }
 
-    def __str__(self) -> str:
+    def records(self) -> list[dict[str, Any]]:
+        """One row per cell: the two parameters by name, what is predicted there, and the verdict in words.
+
+        >>> import wellcond as wc
+        >>> dia = wc.trainability(("beta", 0.1, 4), ("value_gain", 0.1, 1), depth=12, tokens=64, resolution=2)
+        >>> [(row["beta"], row["value_gain"], row["verdict"]) for row in dia.records()][:2]
+        [(0.1, 0.1, 'trainable'), (4.0, 0.1, 'entropy-collapsed')]
+        """
+        columns = ["cosine", "entropy", "participation", "own", "gradient_growth", "collapse_depth", "phase"]
+        cells = zip(*(getattr(self, name).flatten().tolist() for name in columns), strict=True)
+        places = [{self.names[0]: x, self.names[1]: y} for y in self.y.tolist() for x in self.x.tolist()]
+        return [
+            place | dict(zip(columns, cell, strict=True)) | {"verdict": words(cell[-1])}
+            for place, cell in zip(places, cells, strict=True)
+        ]
+
+    def _result_table(self) -> ResultTable:
         """How much of the plane is what."""
         share = {
             mask: float((self.phase == mask).double().mean()) for mask in sorted(set(self.phase.flatten().tolist()))
@@ -128,7 +144,7 @@ class Diagram:
         ends = [
             f"{n} {float(v.min()):g} … {float(v.max()):g}" for n, v in zip(self.names, (self.x, self.y), strict=True)
         ]
-        return f"{ends[0]} × {ends[1]}\n" + table(["of the plane", "verdict"], rows)
+        return ResultTable(["of the plane", "verdict"], rows, f"{ends[0]} × {ends[1]}")
 
     def plot(self, path: str | os.PathLike[str] | None = None) -> Any:
         """Phases in colour, with the quantities that decide as lines; a matplotlib figure, also written to a file."""

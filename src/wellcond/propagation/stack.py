@@ -14,10 +14,11 @@ from wellcond.errors import WellcondError
 from wellcond.propagation.block import Architecture, State, cosine_of, forward, transfer, weight_gradients
 from wellcond.propagation.statistics import Statistics, Value
 from wellcond.propagation.verdict import Thresholds, checked, phases, words
+from wellcond.tabular import ResultTable, Tabular
 
 
 @dataclass(frozen=True)
-class Propagation:
+class Propagation(Tabular):
     """A prediction, layer by layer.
 
     Args:
@@ -63,6 +64,39 @@ class Propagation:
     def verdict(self) -> str | list[str]:
         """What is wrong, in words; one string for each prediction."""
         return words(int(self.phase)) if self.phase.dim() == 0 else [words(int(bits)) for bits in self.phase.flatten()]
+
+    def records(self) -> list[dict[str, Any]]:
+        """One row per block: the stream before it, its attention and gradients; a last row for what leaves the stack.
+
+        Where parameters were tensors, `setting` counts their entries.
+
+        >>> import wellcond as wc
+        >>> rows = wc.propagate(depth=2, tokens=64, beta=0.4, value_gain=0.3).records()
+        >>> [(row["block"], round(row["cosine"], 2), row["entropy"] is None) for row in rows]
+        [(0, 0.2, False), (1, 0.28, False), (2, 0.33, True)]
+        """
+        named = {name: value for name, value in vars(self).items() if name not in ("phase", "mlp_gradient")}
+        named |= {f"mlp_gradient_{i + 1}": self.mlp_gradient[:, i] for i in (0, 1)}
+        flat = {name: value.reshape(len(value), -1).tolist() for name, value in named.items()}
+        several = self.phase.dim() > 0
+        return [
+            ({"setting": setting} if several else {})
+            | {"block": block}
+            | {name: rows[block][setting] if block < len(rows) else None for name, rows in flat.items()}
+            for setting in range(max(1, self.phase.numel()))
+            for block in range(len(self.cosine))
+        ]
+
+    def _result_table(self) -> ResultTable:
+        """The stream before each block, its attention, and the gradients that reach it."""
+        shown = {"setting": "setting", "block": "block", "cosine": "cosine", "entropy": "entropy"}
+        shown |= {"participation": "Σ p²", "own": "own weight", "stream_gradient": "gradient²"}
+        rows = self.records()
+        header = [name for name in shown if name in rows[0]]
+        cells = [["" if row[name] is None else f"{row[name]:.3g}" for name in header] for row in rows]
+        verdicts = [self.verdict] if isinstance(self.verdict, str) else self.verdict
+        said = [f"{index}: {each}" if len(verdicts) > 1 else each for index, each in enumerate(verdicts)]
+        return ResultTable([shown[name] for name in header], cells, notes=said)
 
     def plot(self, path: str | os.PathLike[str] | None = None) -> Any:
         """Similarity, entropy and gradients against depth as a matplotlib figure, also written to a file."""

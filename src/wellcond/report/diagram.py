@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import textwrap
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -16,13 +17,16 @@ from wellcond.propagation.verdict import (
     VANISHING,
     Thresholds,
 )
+from wellcond.report.phase_labels import misfits, phase_patches
 from wellcond.report.pictures import new_figure, save
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
+    from matplotlib.text import Text
 
     from wellcond.propagation.diagram import Diagram
 
+LEGEND = 44  # characters of a line of a legend
 NAMES = {
     "beta": "sharpness of attention β  (0: every token alike; large: one token only)",
     "value_gain": "strength of the attention branch (variance gain of W_O W_V)",
@@ -59,13 +63,30 @@ LABELS = {
 def diagram_figure(found: Diagram, path: str | os.PathLike[str] | None = None) -> Figure:
     """Draw a diagram, its phases named where they lie, its thresholds below."""
     figure = new_figure(7.2, 5.6)
-    draw(figure.subplots(), found)
+    axes = figure.subplots()
+    labels = draw(axes, found)
     figure.supxlabel(criteria(found.thresholds, found.parameters.get("depth")), fontsize=7.5, color="#555555")
+    handles: list[Any] = []
+    while more := unplaced(figure, axes, found, labels):  # a legend takes room from the labels that are left
+        handles += more
+        axes.legend(handles=handles, loc="upper center", bbox_to_anchor=(0.5, -0.13), fontsize=8, frameon=False)
     return save(figure, path)
 
 
-def draw(axes: Any, found: Diagram) -> None:
-    """Draw the phases on axes: a mixture of colours where several things are wrong."""
+def unplaced(figure: Figure, axes: Any, found: Diagram, labels: dict[int, Text]) -> list[Any]:
+    """Take away the labels that fit nowhere inside their phase; return what stands for them in a legend."""
+    names = []
+    for mask in misfits(figure, axes, found, labels):
+        text = labels.pop(mask)
+        cell = phase_colours(found.phase)[found.phase == mask][0]
+        names.append((textwrap.fill(text.get_text(), LEGEND), cell.tolist()))
+        text.remove()
+    return phase_patches(names)
+
+
+def draw(axes: Any, found: Diagram) -> dict[int, Text]:
+    """Draw the phases on axes, a mixture of colours where several things are wrong; return their labels by bit mask."""
+    labels = {}
     image = phase_colours(found.phase)
     axes.pcolormesh(found.x.numpy(), found.y.numpy(), image.numpy(), shading="nearest", rasterized=True)
     for axis, name, values in ((axes.xaxis, found.names[0], found.x), (axes.yaxis, found.names[1], found.y)):
@@ -79,6 +100,7 @@ def draw(axes: Any, found: Diagram) -> None:
         x, y = float(found.x[where[1]]), float(found.y[where[0]])
         label = axes.text(x, y, text, ha="center", va="center", fontsize=8.5 if len(bits) < 3 else 7, color="#222222")
         label.set_bbox({"facecolor": image[where].tolist(), "edgecolor": "none", "pad": 1.5, "alpha": 0.8})
+        labels[mask] = label
     levels = [0.1, 0.3, 0.5, 0.7, 0.9]
     if min(found.cosine.shape) > 1 and any(float(found.cosine.min()) < v < float(found.cosine.max()) for v in levels):
         lines = axes.contour(
@@ -86,6 +108,7 @@ def draw(axes: Any, found: Diagram) -> None:
         )
         axes.clabel(lines, fontsize=6.5)
     axes.set_title(_title(found), fontsize=10)
+    return labels
 
 
 def criteria(limits: Thresholds, depth: int | None) -> str:

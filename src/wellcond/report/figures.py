@@ -20,7 +20,7 @@ from wellcond.report.captions import label_colours, printable, short, unit_of
 from wellcond.report.compared_runs import Compared, is_comparison, read_comparison
 from wellcond.report.panels import NAMES, Grid, panel_figure
 from wellcond.report.reaching import reaching, reaching_figure
-from wellcond.report.runs import Series, distinct, read_run
+from wellcond.report.runs import Series, distinct, read_run, told_apart
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -45,7 +45,7 @@ def draw_figures(runs: Sequence[Path], output: Path, formats: Sequence[str] = ("
     Entries without a finite value, and runs that did not finish, are left out and counted under the picture.
 
     Args:
-        runs: folders that a monitor or a comparison wrote.
+        runs: folders that a monitor or a comparison wrote; monitors' runs of one label and seed go by their folders.
         output: folder for `weights`, `jacobian` and `entropy`, of a comparison also `loss`, `test` and `reaching` (how
             soon each scheme is as good as the baseline ended), each if the records have it; made if it is not there.
         formats: any of `"png"`, `"svg"`, `"pdf"`.
@@ -68,7 +68,9 @@ def draw_figures(runs: Sequence[Path], output: Path, formats: Sequence[str] = ("
         raise WellcondError(f"'{output}' is a file; give the name of a folder for the figures")
     comparisons = {folder: read_comparison(folder) for folder in runs if is_comparison(folder)}
     compared = _of_one_metric(list(comparisons.values()))
-    found = [(folder, comparisons[folder].runs if folder in comparisons else [read_run(folder)]) for folder in runs]
+    monitored = [folder for folder in runs if folder not in comparisons]
+    single = iter(told_apart([(folder, read_run(folder)) for folder in monitored]))
+    found = [(folder, comparisons[folder].runs if folder in comparisons else [next(single)]) for folder in runs]
     series = over_seeds(distinct((folder, run) for folder, own in found for run in own))
     if not any(one.steps for one in series):
         unfinished = any(one.unfinished for one in compared)

@@ -1,13 +1,13 @@
-"""Every quantity of a diagnosis, head by head: what is coloured, what is written, and what hovering adds."""
+"""Every quantity of a diagnosis, head by head: what is coloured on which scale, what is written, what hovering adds."""
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from typing import Any
 
 from wellcond.jacobian.result import DEFICIENT, ConditionNumber
+from wellcond.report.scales import GAIN, GRADIENT, KAPPA, KAPPA_JACOBIAN, LOGIT, RATIO, SHARE, Scale, finite
 
 SYMBOLS = {"query": "W_Q", "key": "W_K", "value": "W_V", "output": "W_O"}
 SHARED = ("key", "value")  # roles whose heads several query heads share in grouped-query attention
@@ -29,21 +29,37 @@ class _Cell:
 class _Head:
     """The records of one query head; a role that was not measured is missing from `weights`."""
 
+    layer: dict[str, Any]
     weights: dict[str, dict[str, Any]]
     attention: dict[str, Any] | None
     jacobian: dict[str, Any] | None
-    note: str
+
+    @property
+    def note(self) -> str:
+        return str(self.layer["note"])
 
 
 @dataclass(frozen=True)
 class _Quantity:
-    """One heat map and one column of the table; `limits` fixes the ends of the colour scale."""
+    """One heat map and one column of the table.
+
+    Args:
+        group: of the menu.
+        label: its symbol or name.
+        read: from a head's records.
+        scale: of its colours.
+        column: whether the table has it without being asked.
+        overview: whether the page opens on it, and the picture shows it.
+        meaning: of the ends of the scale, in words.
+    """
 
     group: str
     label: str
-    log: bool
     read: Callable[[_Head], _Cell | None]
-    limits: tuple[float, float] | None = None
+    scale: Scale
+    column: bool = True
+    overview: bool = False
+    meaning: str = ""
 
 
 def quantity_maps(layers: list[dict[str, Any]]) -> list[dict[str, Any]]:
@@ -58,7 +74,13 @@ def quantity_maps(layers: list[dict[str, Any]]) -> list[dict[str, Any]]:
             [cell or _Cell(None, UNMEASURED, head.note) for cell, head in zip(row, own, strict=True)]
             for row, own in zip(read, heads, strict=True)
         ]
-        shown = {"group": quantity.group, "label": quantity.label, "log": quantity.log, "limits": quantity.limits}
+        shown = {name: getattr(quantity, name) for name in ("group", "label", "column", "overview", "meaning")}
+        values = [cell.value for row in cells for cell in row if cell.value is not None]
+        shown |= {
+            "log": quantity.scale.log,
+            "diverging": quantity.scale.diverging,
+            "limits": quantity.scale.limits(values),
+        }
         for field in ("value", "text", "detail", "mark"):
             shown[f"{field}s"] = [[getattr(cell, field) for cell in row] for row in cells]
         maps.append(shown)
@@ -66,26 +88,34 @@ def quantity_maps(layers: list[dict[str, Any]]) -> list[dict[str, Any]]:
 
 
 def _quantities() -> Iterator[_Quantity]:
+    """What matters first: how heads attend and how alike their tokens are, then how well conditioned they are."""
     roles = list(SYMBOLS.items())
-    yield from (_Quantity("Weights: κ", f"κ({name})", True, _weight(role, "raw", "condition")) for role, name in roles)
+    attention = "Attention on this batch"
+    entropy = "0: a query sees one key only; 1: all keys alike"
+    yield _Quantity(attention, "entropy", _attention("entropy"), SHARE, overview=True, meaning=entropy)
+    sharp = "near 0: many keys share the weight; 1: one key has it all"
+    yield _Quantity(attention, "sharpness Σ p²", _attention("participation"), SHARE, overview=True, meaning=sharp)
+    alike = "mean cosine of the layer’s tokens; 0: unrelated; 1: all alike"
+    yield _Quantity(attention, "similarity of tokens", _similarity, SHARE, overview=True, meaning=alike)
+    yield _Quantity(attention, "max |logit|", _attention("max_logit"), LOGIT)
+    jacobian = "Jacobian of the head"
+    yield _Quantity(jacobian, "κ(J)", _jacobian_condition, KAPPA_JACOBIAN)
+    yield _Quantity(jacobian, "σ_max(J)", _jacobian_sigma("sigma_max"), GAIN, column=False)
+    yield _Quantity(jacobian, "σ_min(J)", _jacobian_sigma("sigma_min"), GAIN, column=False)
+    yield from (_Quantity("Weights: κ", f"κ({name})", _weight(role, "raw", "condition"), KAPPA) for role, name in roles)
+    yield from (_Quantity("Gradient norms", f"‖∇{name}‖", _gradient(role), GRADIENT) for role, name in roles)
     for bound in ("max", "min"):
         for role, name in roles:
-            yield _Quantity(f"Weights: σ_{bound}", f"σ_{bound}({name})", True, _weight(role, "raw", f"sigma_{bound}"))
+            read = _weight(role, "raw", f"sigma_{bound}")
+            yield _Quantity(f"Weights: σ_{bound}", f"σ_{bound}({name})", read, GAIN, column=False)
     for state, group in (("effective", "With the gains of the norms"), ("stored", "Stored, before conditioning")):
         for role, name in roles:
-            yield _Quantity(group, f"κ({name}) {state}", True, _weight(role, state, "condition"))
-    jacobian = "Jacobian of the head"
-    yield _Quantity(jacobian, "κ(J)", True, _jacobian_condition)
-    yield _Quantity(jacobian, "σ_max(J)", True, _jacobian_sigma("sigma_max"))
-    yield _Quantity(jacobian, "σ_min(J)", True, _jacobian_sigma("sigma_min"))
-    yield _Quantity(jacobian, "κ(J) stacked vertically", True, _vertical_condition)
-    yield _Quantity(jacobian, "papers’ bound", True, _bound)
-    yield _Quantity(jacobian, "measured ÷ bound", True, _ratio)
-    attention = "Attention on this batch"
-    yield _Quantity(attention, "entropy", False, _attention("entropy"), (0.0, 1.0))
-    yield _Quantity(attention, "participation", False, _attention("participation"), (0.0, 1.0))
-    yield _Quantity(attention, "max |logit|", False, _attention("max_logit"))
-    yield from (_Quantity("Gradient norms", f"‖∇{name}‖", True, _gradient(role)) for role, name in roles)
+            yield _Quantity(group, f"κ({name}) {state}", _weight(role, state, "condition"), KAPPA, column=False)
+    papers = "The papers’ bound"
+    yield _Quantity(papers, "κ(J) stacked vertically", _vertical_condition, KAPPA_JACOBIAN, column=False)
+    yield _Quantity(papers, "papers’ bound", _bound, KAPPA_JACOBIAN, column=False)
+    within = "below 1: less than the bound allows"
+    yield _Quantity(papers, "measured ÷ bound", _ratio, RATIO, column=False, meaning=within)
 
 
 def _weight(role: str, state: str, field: str) -> Callable[[_Head], _Cell | None]:
@@ -124,8 +154,13 @@ def _attention(field: str) -> Callable[[_Head], _Cell | None]:
     return read
 
 
+def _similarity(head: _Head) -> _Cell | None:
+    cosine, rank = head.layer["cosine"], head.layer["stable_rank"]
+    return None if cosine is None else _cell(cosine, f"of the layer’s tokens; stable rank {number(rank)}")
+
+
 def _cell(value: float, detail: str = "") -> _Cell:
-    return _Cell(finite(value), number(value), detail, "" if math.isfinite(value) else number(value))
+    return _Cell(finite(value), number(value), detail, "" if finite(value) is not None else number(value))
 
 
 def _condition(fields: dict[str, Any], detail: str) -> _Cell:
@@ -190,14 +225,9 @@ def _heads(layer: dict[str, Any]) -> Iterator[_Head]:
     for head in range(total):
         places = {role: (role, head * groups // total if role in SHARED else head) for role in SYMBOLS}
         own = {role: weights[place] for role, place in places.items() if place in weights}
-        yield _Head(own, attention.get(head), jacobian.get(head), layer["note"])
-
-
-def finite(value: float | None) -> float | None:
-    """The value, None where JSON has no number for it."""
-    return value if value is not None and math.isfinite(value) else None
+        yield _Head(layer, own, attention.get(head), jacobian.get(head))
 
 
 def number(value: float | None) -> str:
     """Three digits, for people."""
-    return "–" if value is None else f"{value:.3g}"
+    return "–" if value is None else f"{float(value):.3g}"

@@ -5,8 +5,8 @@ from __future__ import annotations
 import json
 import math
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -84,6 +84,35 @@ class Series:
     reasons: Mapping[str, int]
     control_of: str | None = None
     epoch: float | None = None
+
+
+def told_apart(found: Sequence[tuple[Path, Run]]) -> list[Run]:
+    """Runs of several folders, those of a label that occurs twice with one seed under their folders' names.
+
+    A monitor's default label is the model's class, which the runs of a comparison by hand share.
+
+    Args:
+        found: folder and run; a folder that is given twice keeps its label, for `distinct` to refuse.
+
+    >>> runs = [(Path("x/a"), Run("ViT", 0, ())), (Path("x/b"), Run("ViT", 0, ())), (Path("c"), Run("GPT", 1, ()))]
+    >>> [run.label for run in told_apart(runs)]
+    ['a', 'b', 'GPT']
+    """
+    folders: dict[tuple[str, int | None], set[Path]] = {}
+    for folder, run in found:
+        folders.setdefault((run.label, run.seed), set()).add(folder.resolve())
+    clashing = {label for (label, _), own in folders.items() if len(own) > 1}
+    names = _shortest_names({folder.resolve() for folder, run in found if run.label in clashing})
+    return [replace(run, label=names.get(folder.resolve(), run.label)) for folder, run in found]
+
+
+def _shortest_names(folders: Collection[Path]) -> dict[Path, str]:
+    """Each folder by as many of its last parts as tell all of them apart."""
+    for count in range(1, max((len(folder.parts) for folder in folders), default=0) + 1):
+        names = {folder: "/".join(folder.parts[-count:]) for folder in folders}
+        if len(set(names.values())) == len(folders):
+            return names
+    return {}
 
 
 def distinct(found: Iterable[tuple[Path, Run]]) -> list[Run]:

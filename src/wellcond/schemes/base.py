@@ -18,6 +18,7 @@ from wellcond.attention.view import AttentionLayer, Projection
 from wellcond.draw import Draw
 from wellcond.errors import SchemeError
 from wellcond.schemes.laws import Law
+from wellcond.tabular import ResultTable, Tabular
 
 Laws = dict[tuple[str, ...], Law]
 ENTRY_POINTS = "wellcond.schemes"
@@ -169,7 +170,29 @@ class SchemeInfo:
     options: dict[str, Any]
 
 
-def schemes(pattern: str = "*") -> list[SchemeInfo]:
+class SchemeInfos(Tabular, list[SchemeInfo]):
+    """A list of schemes that prints as a table.
+
+    >>> import wellcond as wc
+    >>> print(wc.schemes("orth*"))
+    scheme      what it does
+    orthogonal  Q, K, V and O semi-orthogonal, each head by itself or each projection as one matrix.
+    """
+
+    def records(self) -> list[dict[str, Any]]:
+        """One row per scheme; its options as text.
+
+        >>> import wellcond as wc
+        >>> [row["options"] for row in wc.schemes("small_init").records()]
+        ['']
+        """
+        return [dataclasses.asdict(info) | {"options": _written(info.options)} for info in self]
+
+    def _result_table(self) -> ResultTable:
+        return ResultTable(["scheme", "what it does"], [[info.name, info.summary] for info in self])
+
+
+def schemes(pattern: str = "*") -> SchemeInfos:
     """List the schemes whose name matches a shell pattern, with citation, options and their defaults.
 
     >>> import wellcond as wc
@@ -179,7 +202,11 @@ def schemes(pattern: str = "*") -> list[SchemeInfo]:
     1.0
     """
     names = sorted(name for name in _SCHEMES.keys() | _entry_points() if fnmatch.fnmatchcase(name, pattern))
-    return [_info(_find(name)) for name in names]
+    return SchemeInfos(_info(_find(name)) for name in names)
+
+
+def _written(options: Mapping[str, Any]) -> str:
+    return ", ".join(f"{name}={value if value == REQUIRED else repr(value)}" for name, value in options.items())
 
 
 def _info(cls: type[Scheme]) -> SchemeInfo:

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
-from wellcond.tables import table
+from wellcond.tabular import ResultTable, Tabular
 
 
 @dataclass(frozen=True)
-class Cost:
+class Cost(Tabular):
     """Costs of the query, key and value projections, without and with the conditioning.
 
     Attributes:
@@ -30,12 +31,20 @@ class Cost:
                 return without, with_it, measured
         raise KeyError(f"no aspect {aspect!r}; there are {', '.join(name for name, *_ in self.rows)}")
 
-    def __str__(self) -> str:
+    def records(self) -> list[dict[str, Any]]:
+        """One row per aspect.
+
+        >>> Cost("made up", (("memory", 1, 2, None),)).records()
+        [{'aspect': 'memory', 'without': 1, 'with': 2, 'measured': None}]
+        """
+        return [dict(zip(("aspect", "without", "with", "measured"), row, strict=True)) for row in self.rows]
+
+    def _result_table(self) -> ResultTable:
         rows = [
             [name, _number(without), _number(with_it), _number(measured)]
             for name, without, with_it, measured in self.rows
         ]
-        return f"{self.title}\n" + table(["", "without", "with", "measured"], rows)
+        return ResultTable(["", "without", "with", "measured"], rows, self.title)
 
 
 def _number(value: float | None) -> str:

@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -16,7 +17,7 @@ from torch import Tensor
 from wellcond.attention.view import AttentionLayer
 from wellcond.linalg import condition_numbers, conditions
 from wellcond.propagation.rows import Row, exact_row, free_energy
-from wellcond.tables import table
+from wellcond.tabular import ResultTable, Tabular
 
 ONE_HOT = 0.95  # the weight of a token's own column from which a row counts as one-hot
 TOKENS = 256  # the sequence length assumed where none is known; it enters by its logarithm
@@ -51,7 +52,7 @@ class HeadCondition:
 
 
 @dataclass(frozen=True)
-class Summary:
+class Summary(Tabular):
     """Every head's conditioning; prints as one row per layer and role.
 
     >>> import torch, wellcond as wc
@@ -68,7 +69,17 @@ class Summary:
         """Whether every head that could be conditioned is within its bound."""
         return all(head.status in ("ok", "zero") for head in self.heads)
 
-    def __str__(self) -> str:
+    def records(self) -> list[dict[str, Any]]:
+        """One row per layer, role and head.
+
+        >>> import torch, wellcond as wc
+        >>> rows = wc.condition_(torch.nn.MultiheadAttention(8, 2), "polar").summary().records()
+        >>> len(rows), rows[0]["role"], rows[0]["bound"]
+        (6, 'query', 2.0)
+        """
+        return [asdict(head) for head in self.heads]
+
+    def _result_table(self) -> ResultTable:
         groups: dict[tuple[str, str], list[HeadCondition]] = {}
         for head in self.heads:
             groups.setdefault((head.layer, head.role), []).append(head)
@@ -87,7 +98,7 @@ class Summary:
                     ", ".join(f"{word} ({_count(heads, word)})" if len(words) > 1 else word for word in words),
                 ]
             )
-        return f"{self.title}\n" + table(["layer", "role", "κ(W)", "κ now", "bound", "σ_max(W)", "guarantee"], rows)
+        return ResultTable(["layer", "role", "κ(W)", "κ now", "bound", "σ_max(W)", "guarantee"], rows, self.title)
 
 
 def _range(values: Sequence[float]) -> str:

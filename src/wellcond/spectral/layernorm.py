@@ -17,7 +17,7 @@ from wellcond.attention.view import AttentionLayer
 from wellcond.errors import InapplicableError
 from wellcond.initialise import LayerFilter
 from wellcond.spectral.trained import check_unwrapped
-from wellcond.tables import table
+from wellcond.tabular import ResultTable, Tabular
 
 _NORM = re.compile(r"(Layer|R[Mm][Ss])_?Norm(2d)?$")
 _FIRST = re.compile(r"emb|pre|patch|stem")  # in the name of a norm before the blocks
@@ -46,7 +46,7 @@ class Unnormalised(nn.Module):
         return x
 
 
-class WithoutLayerNorm:
+class WithoutLayerNorm(Tabular):
     """What `wc.without_layernorm` has done; prints as a table.
 
     Attributes:
@@ -85,9 +85,18 @@ class WithoutLayerNorm:
                 norm.to(device=stand_in.weight.device, dtype=stand_in.weight.dtype)
         self.active = False
 
-    def __str__(self) -> str:
+    def records(self) -> list[dict[str, Any]]:
+        """One row per norm.
+
+        >>> import torch, wellcond as wc
+        >>> wc.without_layernorm(torch.nn.TransformerEncoderLayer(8, 2)).records()[0]
+        {'name': 'norm1', 'class': 'LayerNorm'}
+        """
+        return [{"name": path, "class": cls} for path, cls in self.replaced]
+
+    def _result_table(self) -> ResultTable:
         state = "replaced by the identity" if self.active else "back in place"
-        return f"{len(self.replaced)} norms {state}\n" + table(["name", "class"], [list(row) for row in self.replaced])
+        return ResultTable(["name", "class"], self.replaced, f"{len(self.replaced)} norms {state}")
 
     def __repr__(self) -> str:
         return f"<WithoutLayerNorm: {len(self.replaced)} norms{'' if self.active else ', undone'}>"
