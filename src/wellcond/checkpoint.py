@@ -86,8 +86,9 @@ def refuse_pickle(path: Path) -> None:
     """Refuse a path that is named like a pickle."""
     if path.suffix in PICKLES:
         raise CheckpointError(
-            f"'{path}' is named like a pickle, which can run code when it is loaded; only safetensors is used. Convert "
-            "it: safetensors.torch.save_model(model, 'model.safetensors')"
+            f"'{path}' is named like a pickle, which can run code when it is loaded; only safetensors is used. To read "
+            f"nothing but its tensors: wc.load_weights_(model, '{path}', allow_pt=True), then "
+            "wc.save_weights(model, 'model.safetensors')"
         )
 
 

@@ -10,7 +10,6 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from tqdm.auto import tqdm
 
 from wellcond.attention.find import attention_layers
 from wellcond.diagnose.diagnosis import Diagnosis
@@ -22,6 +21,7 @@ from wellcond.diagnose.weights import stored_weights
 from wellcond.errors import WellcondError
 from wellcond.initialise import LayerFilter
 from wellcond.jacobian.spectrum import MEMORY, Rows
+from wellcond.progress import bar
 
 SIZE = 1024  # outputs up to which a Jacobian is measured whole, unasked
 
@@ -78,8 +78,8 @@ def diagnose(
         options = JacobianOptions(rows, size, heads, tuple(sequences), vertical, max_memory)
     stored = stored_weights(model)
     slopes = {} if loss is None or loss is False else gradients(chosen, batch, loss)
-    bar = tqdm(look(chosen, batch), desc="diagnose", unit="layer", delay=3, disable=not progress, leave=False)
-    records = [layer_record(seen, jacobian=options, stored=stored, gradients=slopes) for seen in bar]
+    seen_layers = bar(look(chosen, batch), "diagnose", unit="layer", shown=progress)
+    records = [layer_record(seen, jacobian=options, stored=stored, gradients=slopes) for seen in seen_layers]
     return Diagnosis(
         type(chosen[0].root).__name__,
         description or describe(batch),
