@@ -13,7 +13,6 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
-import click
 import pytest
 import typer
 from rich.cells import cell_len
@@ -167,9 +166,9 @@ def test_a_pipe_gets_whole_lines_whatever_columns_says(piped: dict[str, str]) ->
     assert widest(piped["compare"].split("\n\n")[0]) <= 100
 
 
-def words_of(parameter: click.Parameter) -> Iterator[str]:
+def words_of(parameter: Any) -> Iterator[str]:
     """What the source says of an option or argument: its names, its help, and its default."""
-    yield from (parameter.opts if isinstance(parameter, click.Option) else [])
+    yield from (parameter.opts if parameter.param_type_name == "option" else [])
     yield from (getattr(parameter, "help", None) or "").split()
     shown = getattr(parameter, "show_default", None)
     if isinstance(shown, str):
@@ -184,10 +183,9 @@ def test_help_has_every_option_word_for_word(name: str, width: int, on: Callable
     text = on(width)[name]
     assert widest(text) <= width
     shown = iter(re.sub("[│╭╮╰╯─]", " ", text).split())
-    command: click.Command = GROUP.commands[name.split()[0]]  # type: ignore[attr-defined]
+    command: Any = GROUP.commands[name.split()[0]]  # type: ignore[attr-defined]
     assert "[" not in "".join(getattr(parameter, "help", None) or "" for parameter in command.params)
-    arguments = [p for p in command.params if not isinstance(p, click.Option)]
-    for parameter in (*arguments, *(p for p in command.params if isinstance(p, click.Option))):
+    for parameter in sorted(command.params, key=lambda parameter: parameter.param_type_name):
         for word in words_of(parameter):
             assert word in shown, f"{parameter.name}: '{word}' is not in its place in\n{text}"  # moves on in `shown`
 

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import importlib.metadata
 import shlex
+from contextvars import ContextVar
 from dataclasses import replace
 from pathlib import Path
 from typing import Annotated, Any
 
-import click
 import typer
 from typer.core import TyperGroup
 
@@ -28,7 +27,7 @@ from wellcond.streaming import directory_target
 from wellcond.summaries import audit_summary, layers_data, plan_data, plan_summary, scheme_list
 from wellcond.terminal import filled
 
-GIVEN = "wellcond.arguments"  # of the command line, in a context's notes
+GIVEN: ContextVar[tuple[str, ...]] = ContextVar("arguments of the command line")
 
 
 class _Commands(TyperGroup):
@@ -36,10 +35,8 @@ class _Commands(TyperGroup):
 
     def make_context(self, info_name: str | None, args: list[str], parent: Any = None, **extra: Any) -> Any:
         """Keep the arguments, for refusals that say how to go on."""
-        given = list(args)
-        context = super().make_context(info_name, args, parent, **extra)
-        context.meta[GIVEN] = given
-        return context
+        GIVEN.set(tuple(args))
+        return super().make_context(info_name, args, parent, **extra)
 
     def invoke(self, ctx: Any) -> Any:
         """Run a command."""
@@ -83,7 +80,7 @@ Verbose = Annotated[bool, typer.Option("--verbose", "-v", help="Print every laye
 
 def _version(wanted: bool) -> None:
     if wanted:
-        typer.echo(f"wellcond {importlib.metadata.version('wellcond')}")
+        typer.echo(f"wellcond {wc.__version__}")
         raise typer.Exit
 
 
@@ -329,7 +326,7 @@ def _load(model: Any, weights: Path | None, allow_pt: bool) -> None:
     if weights is None:
         return
     if weights.suffix in PICKLES and not allow_pt:
-        again = shlex.join(["wellcond", *click.get_current_context().meta[GIVEN], "--allow-pt"])
+        again = shlex.join(["wellcond", *GIVEN.get(), "--allow-pt"])
         raise CheckpointError(
             f"'{weights}' is named like a pickle, which can run code when it is loaded. To read "
             f"nothing but its tensors: {again}"

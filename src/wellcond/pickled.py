@@ -50,10 +50,8 @@ def _loaded(path: Path) -> Any:
         # An old file is no archive, and cannot be mapped into memory.
         return torch.load(path, map_location="cpu", weights_only=True, mmap=zipfile.is_zipfile(path))
     except Exception as error:  # of the archive, of the pickle, or what it is not allowed to make
-        reason = re.search(r"GLOBAL (\S+)|(?<=global )\S+", str(error))
-        why = (
-            f"it has a {reason[1] or reason[0]}" if reason else f"{type(error).__name__}: {str(error).splitlines()[0]}"
-        )
+        other = re.search(r"GLOBAL (\S+)", str(error))
+        why = f"it has {other[1]}" if other else f"{type(error).__name__}: {error}".splitlines()[0]
         raise CheckpointError(
             f"'{path}' is not a file of tensors and plain data that torch.load(weights_only=True) reads ({why}); where "
             "it was made, save the state dictionary alone: wc.save_weights(model, 'model.safetensors')"
