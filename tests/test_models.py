@@ -193,7 +193,8 @@ SMALL = {"embed_dim": 8, "depth": 1, "num_heads": 2, "patch_size": 4}
 
 def fits(num_classes, in_chans=3, *, img_size=32, patch_size=4):
     assert (num_classes, in_chans, img_size) == (10, 1, 8)
-    return VisionTransformer(num_classes=num_classes, in_chans=in_chans, img_size=img_size, **SMALL | {"patch_size": patch_size})
+    own = {"num_classes": num_classes, "in_chans": in_chans, "img_size": img_size, "patch_size": patch_size}
+    return VisionTransformer(**SMALL | own)
 
 def alone():
     return VisionTransformer(num_classes=10, in_chans=1, img_size=8, **SMALL)
@@ -235,7 +236,7 @@ batch = 4
 [schemes.conditioned]
 init = "conditioned"
 """
-DIGITS, TEXT = '"digits"', '{ name = "topics-text", tokens = 24 }'
+DIGITS, TEXT = '"digits"', '{ name = "topics-text", length = 24 }'
 
 
 def compared(folder: Path, function: str, task: str = DIGITS, options: str = "") -> Result:
