@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import copy
 import os
 from collections.abc import Callable
 from pathlib import Path
@@ -12,6 +13,7 @@ import lightning
 import pytest
 import torch
 from torch import nn
+from torch.distributed.algorithms._checkpoint.checkpoint_wrapper import checkpoint_wrapper
 from torch.utils.data import DataLoader
 
 import wellcond as wc
@@ -67,6 +69,7 @@ WRITERS: dict[str, Callable[[nn.Module, Path], None]] = {
     "of torch 1.5": lambda m, path: torch.save(m.state_dict(), path, _use_new_zipfile_serialization=False),
     "DataParallel": lambda m, path: torch.save(nn.DataParallel(m).state_dict(), path),
     "compiled in DataParallel": lambda m, path: torch.save({"net": nn.DataParallel(compiled(m)).state_dict()}, path),
+    "parts compiled": lambda m, path: torch.save(in_parts(m).state_dict(), path),
     "with its average": lambda m, path: torch.save({"state_dict": m.state_dict(), "state_dict_ema": other(m)}, path),
     "nanoGPT": by_nanogpt,
     "Lightning": by_lightning,
@@ -76,6 +79,15 @@ WRITERS: dict[str, Callable[[nn.Module, Path], None]] = {
 def compiled(trained: nn.Module) -> nn.Module:
     wrapped: nn.Module = torch.compile(trained)  # type: ignore[assignment]
     return wrapped
+
+
+def in_parts(trained: nn.Module) -> nn.Module:
+    """A copy whose parts are compiled, and checkpointed, one by one."""
+    made = copy.deepcopy(trained)
+    made.linear1 = compiled(checkpoint_wrapper(made.linear1))
+    made.self_attn = compiled(made.self_attn)
+    assert any(name.startswith("linear1._orig_mod.") for name in made.state_dict())
+    return made
 
 
 def other(trained: nn.Module) -> dict[str, torch.Tensor]:

@@ -14,7 +14,9 @@ from torch import Tensor
 from wellcond.checkpoint import Memory
 from wellcond.errors import CheckpointError
 
-WRAPPERS = re.compile(r"(?:(?:module|model|net|_orig_mod|_forward_module)\.)*")  # DDP, Lightning, torch.compile, Fabric
+# Levels that torch.compile, FSDP, activation checkpointing and Fabric put into names: nobody's own are called so.
+LEVELS = re.compile(r"\b(?:_orig_mod|_fsdp_wrapped_module|_checkpoint_wrapped_module|_forward_module)\.")
+WRAPPERS = re.compile(r"(?:(?:module|model|net)\.)*")  # before all names; of DDP and Lightning, or of the model itself
 DEEPEST = 3  # dictionaries inside one another
 
 
@@ -22,8 +24,8 @@ def read_pickled(path: Path, wanted: Set[str]) -> Memory:
     """Read the weights of a model from a file of `torch.save`, by `torch.load(weights_only=True)`.
 
     Of the state dictionaries in it, as in `{"model": …, "optimizer": …}` or `{"state_dict": …}`, that with the most of
-    the model's names is taken, the first of equals. A prefix that wrappers put before all of them, such as `model.` or
-    `_orig_mod.`, is taken off, and what is not behind it (a loss's weights) is left out.
+    the model's names is taken, the first of equals. `_orig_mod.` and its like are taken out of names. A prefix such as
+    `model.` is taken off where that gives the model's names, and what is not behind it (a loss's weights) is left out.
 
     Args:
         path: of the file.
@@ -62,7 +64,8 @@ def _states(loaded: Any, deep: int) -> Iterator[dict[str, Tensor]]:
     """Dictionaries of tensors by name, from the outside in."""
     if not isinstance(loaded, Mapping) or not deep:
         return
-    tensors = {name: value for name, value in loaded.items() if isinstance(name, str) and isinstance(value, Tensor)}
+    named = {name: value for name, value in loaded.items() if isinstance(name, str) and isinstance(value, Tensor)}
+    tensors = {LEVELS.sub("", name): value for name, value in named.items()}
     if tensors:
         yield tensors
     for value in loaded.values():
