@@ -54,11 +54,6 @@ def in_terminal(command: Sequence[str], cwd: Path) -> str:
     return written.decode().replace("\r\n", "\n")
 
 
-def plain(text: str) -> str:
-    """Without colours and other sequences."""
-    return SEQUENCE.sub("", text)
-
-
 def screen(written: str) -> list[str]:
     """The lines that are on the screen after all that was written: returns, cursor moves and erasures are obeyed."""
     lines, row, column, at = [""], 0, 0, 0
@@ -84,4 +79,4 @@ def screen(written: str) -> list[str]:
 
 def widest(text: str) -> int:
     """Cells of the longest line."""
-    return max(cell_len(line) for line in plain(text).splitlines())
+    return max(cell_len(line) for line in text.splitlines())

@@ -17,7 +17,7 @@ import pytest
 import typer
 from rich.cells import cell_len
 
-from tests.terminals import COMMANDS, in_terminal, plain, screen, widest
+from tests.terminals import COMMANDS, in_terminal, screen, widest
 from wellcond import terminal
 from wellcond.cli import app
 from wellcond.progress import bar
@@ -123,8 +123,9 @@ def written(folder: Path, piped: dict[str, str]) -> dict[tuple[int, str], str]:
 
 @pytest.fixture(scope="module")
 def on(written: dict[tuple[int, str], str]) -> Callable[[int], dict[str, str]]:
-    """What can be read of each command on a terminal of a width."""
-    return lambda wide: {name: plain(text) for (width, name), text in written.items() if width == wide}
+    """What is left of each command on the screen of a terminal of a width."""
+    left = {where: "\n".join(screen(text)) for where, text in written.items()}
+    return lambda wide: {name: text for (width, name), text in left.items() if width == wide}
 
 
 @pytest.mark.parametrize("command", SHOWN)
