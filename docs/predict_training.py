@@ -136,7 +136,7 @@ def main() -> None:
     else:
         cells = [(b, s, seed, options.steps) for b in BETAS for s in SKIPS for seed in SEEDS]
         with multiprocessing.get_context("spawn").Pool(options.jobs) as pool:
-            found = list(tqdm(pool.imap(accuracy, cells), total=len(cells), desc="cells"))
+            found = list(tqdm(pool.imap(accuracy, cells), total=len(cells), desc="cells", leave=False, disable=None))
         for (beta, skip, _, _), value in zip(cells, found, strict=True):
             results.setdefault((beta, skip), []).append(value)
     cosine = similarity()

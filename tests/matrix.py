@@ -47,7 +47,7 @@ def matrix() -> str:
     schemes = shipped()
     reasons: dict[str, int] = {}
     rows = []
-    for name, case in tqdm(CASES.items(), desc="models", leave=False):
+    for name, case in tqdm(CASES.items(), desc="models", leave=False, disable=None):
         found = applicability(case.model(), schemes)
         rows.append(f"| {name} | " + " | ".join(cell(found[scheme], reasons) for scheme in schemes) + " |")
     notes = [f"{number}. {reason}" for reason, number in reasons.items()]

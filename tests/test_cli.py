@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shlex
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -384,6 +385,73 @@ def test_diagram_marks_a_model(tmp_path: Path) -> None:
     assert len(found["layers"]) == 12
     assert found["layers"][0]["beta_weights"] > 0
     assert (tmp_path / "m.png").stat().st_size > 10_000
+
+
+@pytest.mark.parametrize("command", [["audit", "-s", "conditioned"], ["diagnose"], ["diagram", "-o", "a b.png"]])
+def test_weights_in_a_pickle_are_read_if_that_is_allowed(here: Path, command: list[str]) -> None:
+    """The refusal's own command goes on; what it reads is what is in the file."""
+    (here / "d.py").write_text(DIAGNOSED)
+    model = wc.build_model("d.py:build", seed=5)
+    wc.init_(model, "conditioned", seed=5)
+    torch.save({"model": {f"_orig_mod.{k}": v for k, v in model.state_dict().items()}, "iter_num": 3}, "c.pt")
+    name, *options = command
+    which = ["--model", "d.py:build"] if name == "diagram" else ["d.py:build"]
+    refused = run(name, *which, "-w", "c.pt", *options, "--json")
+    assert (refused.exit_code, refused.stdout, refused.stderr.count("\n")) == (2, "", 1)
+    told = shlex.split(refused.stderr.partition("nothing but its tensors: ")[2])
+    assert told == ["wellcond", name, *which, "-w", "c.pt", *options, "--json", "--allow-pt"]
+    found = json.loads(ok(*told[1:]))
+    wc.save_weights(model, "c.safetensors")
+    again = json.loads(ok(name, *which, "-w", "c.safetensors", *options, "--json"))
+    assert found | {"weights": ""} == again | {"weights": ""}
+    if name != "audit":
+        assert found != json.loads(ok(name, *which, *options, "--json"))
+
+
+def test_diagram_takes_weights_images_and_text_only_with_a_model(here: Path) -> None:
+    for option in ("--weights", "--images", "--text"):
+        refused = run("diagram", option, "something")
+        assert (refused.exit_code, refused.stderr) == (
+            2,
+            f"error: {option} is for a model's own diagram: add --model\n",
+        )
+
+
+LANGUAGE = """
+import torch
+from torch import nn
+
+class Gpt(nn.Module):
+    def __init__(self, vocab_size=65, block_size=16):
+        super().__init__()
+        self.block_size = block_size
+        self.tokens, self.positions = nn.Embedding(vocab_size, 12), nn.Embedding(block_size, 12)
+        layers = [nn.TransformerEncoderLayer(12, 2, 24, batch_first=True, norm_first=True) for _ in range(2)]
+        self.blocks = nn.ModuleList(layers)
+        self.head = nn.Linear(12, vocab_size)
+
+    def forward(self, idx, targets=None):
+        mask = nn.Transformer.generate_square_subsequent_mask(idx.shape[1])
+        x = self.tokens(idx) + self.positions.weight[: idx.shape[1]]
+        for block in self.blocks:
+            x = block(x, src_mask=mask, is_causal=True)
+        return self.head(x)
+
+def build():
+    return Gpt()
+"""
+
+
+def test_text_for_a_language_model_of_ones_own(here: Path) -> None:
+    (here / "g.py").write_text(LANGUAGE)
+    text = ["--text", "To be, or not to be, that is the question", "--batch", "2"]
+    printed = ok("diagnose", "g.py:build", *text)
+    assert printed.startswith(
+        "g.py:build on the text given, 2 × 16 UTF-8 bytes modulo its 65 ids (no tokenizer is known"
+    )
+    found = data("diagram", "--model", "g.py:build", *text)
+    assert found["input"].startswith("the text given, 2 × 16 UTF-8 bytes modulo its 65 ids")
+    assert [layer["layer"] for layer in found["layers"]] == [f"blocks.{i}.self_attn" for i in range(2)]
 
 
 @pytest.mark.parametrize(

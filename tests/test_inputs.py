@@ -13,6 +13,7 @@ import sys
 import zlib
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -601,6 +602,115 @@ def test_a_text_file(tmp_path: Path) -> None:
     assert inputs.batch["input_ids"][0, :3].tolist() == [byte % VOCAB for byte in "Äh".encode()]  # without its mark
     assert inputs.description.startswith(f"the text of {str(path)!r}, 4 × 16 UTF-8 bytes")
     assert torch.equal(text_inputs(model, path, batch=4, tokens=16).batch["input_ids"], inputs.batch["input_ids"])
+
+
+class Block(nn.Module):
+    """As in nanoGPT, with torch's attention."""
+
+    def __init__(self, width: int) -> None:
+        super().__init__()
+        self.ln_1, self.ln_2 = nn.LayerNorm(width), nn.LayerNorm(width)
+        self.attn = nn.MultiheadAttention(width, 2, batch_first=True)
+        self.mlp = nn.Sequential(nn.Linear(width, 2 * width), nn.GELU(), nn.Linear(2 * width, width))
+
+    def forward(self, x: Tensor) -> Tensor:
+        y = self.ln_1(x)
+        mask = nn.Transformer.generate_square_subsequent_mask(x.shape[1])
+        x = x + self.attn(y, y, y, attn_mask=mask, need_weights=False)[0]
+        out: Tensor = x + self.mlp(self.ln_2(x))
+        return out
+
+
+class Gpt(nn.Module):
+    """nanoGPT's: a bare tensor of ids, a dictionary of parts, its settings in a dataclass."""
+
+    def __init__(self, vocabulary: int = 65, block_size: int = 16, width: int = 8) -> None:
+        super().__init__()
+        self.config = SimpleNamespace(vocab_size=vocabulary, block_size=block_size)
+        parts = {"wpe": nn.Embedding(block_size, width), "wte": nn.Embedding(vocabulary, width)}
+        self.transformer = nn.ModuleDict({**parts, "h": nn.ModuleList([Block(width) for _ in range(2)])})
+        self.lm_head = nn.Linear(width, vocabulary, bias=False)
+        self.transformer.wte.weight = self.lm_head.weight
+
+    def forward(self, idx: Tensor, targets: Tensor | None = None) -> tuple[Tensor, Tensor | None]:
+        assert idx.shape[1] <= self.config.block_size
+        x = self.transformer.wte(idx) + self.transformer.wpe(torch.arange(idx.shape[1]))
+        for block in self.transformer.h:
+            x = block(x)
+        logits = self.lm_head(x)
+        return logits, None if targets is None else nn.functional.cross_entropy(logits.flatten(0, 1), targets.flatten())
+
+
+def test_a_language_model_of_ones_own() -> None:
+    model = Gpt()
+    text = "the cat sat on the mat"
+    inputs = still(lambda: inputs_for(model, text=text, batch=2))
+    assert inputs.batch.tolist() == [[byte % 65 for byte in text.encode()[:16]]]
+    assert inputs.description == "the text given, 1 × 16 UTF-8 bytes modulo its 65 ids (no tokenizer is known for it)"
+    forward(model, inputs)
+    drawn = random_inputs(model, batch=3)
+    assert drawn.batch.shape == (3, 16)
+    assert drawn.batch.max() > 32
+    assert drawn.description == "3 sequences of 16 random token ids"
+    forward(model, drawn)
+    assert "Gpt takes text, not images" in refused(lambda: inputs_for(model, images="sample"))
+
+
+def test_a_language_model_without_settings_or_with_learned_positions() -> None:
+    model = Gpt(vocabulary=300, block_size=9)
+    del model.config
+    model.config = {"block_size": 7}  # as a dictionary
+    assert inputs_for(model, text="x" * 99, batch=2).batch.shape == (2, 7)
+    model.config = None
+    assert inputs_for(model, text="x" * 99, batch=2).batch.shape == (2, 9)  # as many as the table of positions has
+    del model.transformer["wpe"]
+    assert inputs_for(model, text="x" * 99, batch=2, tokens=40).batch.shape == (2, 40)
+    model.pos_embed = nn.Parameter(torch.zeros(1, 5, 8))
+    assert inputs_for(model, text="x" * 99, batch=2, tokens=40).batch.shape == (2, 5)
+
+
+class Letters:
+    def encode(self, text: str) -> list[int]:
+        return ["abcdefghijklmnopqrstuvwxyz ".index(letter) for letter in text]
+
+
+def test_a_tokenizer_of_ones_own() -> None:
+    model = Gpt(vocabulary=27)
+    model.tokenizer = Letters()
+    inputs = inputs_for(model, text="a cab")
+    assert inputs.batch.tolist() == [[0, 26, 2, 0, 1]]
+    assert inputs.description == "the text given, 1 × 5 tokens of its own tokenizer"
+    assert "tokenizer.encode of Gpt" in refused(lambda: inputs_for(model, text="A CAB"))
+    small = Gpt(vocabulary=5)
+    small.tokenizer = Letters()
+    assert "more ids than it has embeddings" in inputs_for(small, text="a cab").description
+
+
+class Labelled(nn.Module):
+    """Takes images, and perhaps a label, for which it has an embedding."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.labels, self.conv = nn.Embedding(10, 3), nn.Conv2d(3, 3, 1)
+
+    def forward(self, x: Tensor, label: Tensor | None = None) -> Tensor:
+        out: Tensor = self.conv(x)
+        return out
+
+
+class Paired(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.tokens = nn.Embedding(10, 3)
+
+    def forward(self, idx: Tensor, times: Tensor) -> Tensor:
+        out: Tensor = self.tokens(idx) + times
+        return out
+
+
+@pytest.mark.parametrize("make", [Labelled, Paired])
+def test_an_embedding_is_not_yet_a_language_model(make: type[nn.Module]) -> None:
+    assert "cannot be told from it" in refused(lambda: inputs_for(make(), text="the cat"))
 
 
 def test_a_short_text_is_one_short_piece() -> None:

@@ -6,14 +6,18 @@ import json
 import os
 import socket
 import sys
+from contextlib import chdir
 from pathlib import Path
 
 import pytest
 import torch
 from torch import nn
+from typer.testing import CliRunner, Result
 
 import wellcond as wc
+from wellcond.cli import app
 from wellcond.errors import ModelNameError
+from wellcond.models import build_fitting
 
 GPT2 = {"model_type": "gpt2", "n_layer": 2, "n_embd": 12, "n_head": 3, "vocab_size": 20, "n_positions": 8}
 QUIET = {"bos_token_id": 0, "eos_token_id": 0}
@@ -176,3 +180,118 @@ def test_never_uses_the_network(monkeypatch: pytest.MonkeyPatch) -> None:
     wc.build_model("timm:vit_tiny_patch16_224.augreg_in21k", device="meta")  # names pretrained weights; none are used
     assert calls == []
     assert "HF_HUB_OFFLINE" not in os.environ
+
+
+# A function of one's own, in a comparison
+
+OWN = """
+import torch
+from torch import nn
+from timm.models.vision_transformer import VisionTransformer
+
+SMALL = {"embed_dim": 8, "depth": 1, "num_heads": 2, "patch_size": 4}
+
+def fits(num_classes, in_chans=3, *, img_size=32, patch_size=4):
+    assert (num_classes, in_chans, img_size) == (10, 1, 8)
+    own = {"num_classes": num_classes, "in_chans": in_chans, "img_size": img_size, "patch_size": patch_size}
+    return VisionTransformer(**SMALL | own)
+
+def alone():
+    return VisionTransformer(num_classes=10, in_chans=1, img_size=8, **SMALL)
+
+def thousand():
+    return VisionTransformer(num_classes=1000, in_chans=1, img_size=8, **SMALL)
+
+def colour():
+    return VisionTransformer(num_classes=10, in_chans=3, img_size=8, **SMALL)
+
+def swallows(**options):
+    assert not options
+    return alone()
+
+class Gpt(nn.Module):
+    def __init__(self, vocab_size, block_size):
+        super().__init__()
+        self.tokens, self.positions = nn.Embedding(vocab_size, 8), nn.Embedding(block_size, 8)
+        self.block = nn.TransformerEncoderLayer(8, 2, 16, batch_first=True)
+        self.head = nn.Linear(8, vocab_size)
+
+    def forward(self, idx, targets=None):
+        mask = nn.Transformer.generate_square_subsequent_mask(idx.shape[1])
+        x = self.tokens(idx) + self.positions.weight[: idx.shape[1]]
+        return self.head(self.block(x, src_mask=mask, is_causal=True))
+"""
+RECIPE = """
+title = "own"
+task = {task}
+seeds = [0]
+monitor = false
+[model]
+name = "own.py:{function}"
+{options}
+[train]
+steps = 2
+batch = 4
+[schemes.default]
+[schemes.conditioned]
+init = "conditioned"
+"""
+DIGITS, TEXT = '"digits"', '{ name = "topics-text", length = 24 }'
+
+
+def compared(folder: Path, function: str, task: str = DIGITS, options: str = "") -> Result:
+    """`wellcond compare`, of a recipe with two steps."""
+    (folder / "own.py").write_text(OWN)
+    (folder / "own.toml").write_text(RECIPE.format(function=function, task=task, options=options))
+    with chdir(folder):
+        return CliRunner().invoke(app, ["compare", "own.toml", "--out", "runs", "--json"], catch_exceptions=False)
+
+
+@pytest.mark.parametrize(
+    ("function", "task", "options"),
+    [
+        ("fits", DIGITS, ""),
+        ("fits", DIGITS, "patch_size = 2"),
+        ("alone", DIGITS, ""),
+        ("swallows", DIGITS, ""),
+        ("Gpt", TEXT, ""),
+    ],
+)
+def test_a_comparison_tells_a_function_of_ones_own_the_task(
+    function: str, task: str, options: str, tmp_path: Path
+) -> None:
+    done = compared(tmp_path, function, task, options)
+    assert done.exit_code == 0, done.output
+    found = json.loads(done.stdout)
+    assert [record["runs"]["finished"] for record in found["schemes"]] == [1, 1]
+
+
+@pytest.mark.parametrize(
+    ("function", "words"),
+    [("thousand", "it gives 1000 classes"), ("colour", "given inputs (2, 1, 8, 8) it fails with")],
+)
+def test_a_function_that_does_not_fit_is_told_what_to_take(function: str, words: str, tmp_path: Path) -> None:
+    done = compared(tmp_path, function)
+    assert (done.exit_code, done.stdout, done.stderr.count("\n")) == (2, "", 1)
+    assert (
+        "the model does not fit the task 'digits', which has {'channels': 1, 'size': 8, 'classes': 10}" in done.stderr
+    )
+    assert words in done.stderr
+    hint = f"give the function of own.py:{function} parameters of these names, and it is told them: "
+    assert f"{hint}in_chans, img_size, num_classes\n" in done.stderr
+
+
+def test_what_the_recipe_says_goes_first(tmp_path: Path) -> None:
+    done = compared(tmp_path, "fits", options="num_classes = 5")
+    assert done.exit_code == 2
+    assert "AssertionError" in done.stderr
+
+
+def test_a_model_is_told_nothing_unless_it_is_offered(tmp_path: Path) -> None:
+    (tmp_path / "own.py").write_text(OWN)
+    with pytest.raises(ModelNameError, match="num_classes"):
+        wc.build_model(f"{tmp_path}/own.py:fits")
+    state = torch.get_rng_state()
+    options = {"num_classes": 10, "in_chans": 1, "img_size": 8, "vocab_size": 5}
+    assert build_fitting(f"{tmp_path}/own.py:fits", options).head.out_features == 10
+    assert torch.equal(torch.get_rng_state(), state)

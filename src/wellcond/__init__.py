@@ -1,5 +1,7 @@
 """wellcond: know whether a Transformer's attention is well conditioned, and make it so."""
 
+from typing import TYPE_CHECKING
+
 from wellcond import errors, jacobian
 from wellcond.attention.find import AttentionLayers, attention_layers, register_attention
 from wellcond.attention.view import AttentionLayer, Block, Projection
@@ -81,3 +83,21 @@ __all__ = [
     "load_weights_",
     "save_weights",
 ]
+
+__version__: str
+
+
+def __dir__() -> list[str]:
+    """Public names only: not the modules that were imported to make them."""
+    return sorted([*__all__, "__version__"])
+
+
+if not TYPE_CHECKING:  # for a type checker a name that is not there stays an error
+
+    def __getattr__(name: str) -> str:
+        """Look up the version when it is asked for, so that a copy that is not installed can be imported."""
+        if name != "__version__":
+            raise AttributeError(f"module 'wellcond' has no attribute {name!r}")
+        from importlib.metadata import version
+
+        return version("wellcond")

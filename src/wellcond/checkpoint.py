@@ -82,17 +82,16 @@ def open_file(file: Path, stack: ExitStack) -> Any:
         ) from error
 
 
-def refuse_pickle(path: Path) -> None:
-    """Refuse a path that is named like a pickle."""
+def refuse_pickle(path: Path, instead: str = "name a .safetensors file") -> None:
+    """Refuse a path that is named like a pickle, and say what to do instead."""
     if path.suffix in PICKLES:
         raise CheckpointError(
-            f"'{path}' is named like a pickle, which can run code when it is loaded; only safetensors is used. Convert "
-            "it: safetensors.torch.save_model(model, 'model.safetensors')"
+            f"'{path}' is named like a pickle, which can run code when it is loaded; safetensors only: {instead}"
         )
 
 
 def _files(path: Path) -> list[Path]:
-    refuse_pickle(path)
+    refuse_pickle(path, f"to read nothing but its tensors, wc.load_weights_(model, '{path}', allow_pt=True)")
     if not path.exists():
         raise CheckpointError(f"there is no file or directory '{path}'")
     if not path.is_dir():

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-import importlib.metadata
+import shlex
+from contextvars import ContextVar
 from dataclasses import replace
 from pathlib import Path
 from typing import Annotated, Any
@@ -13,20 +14,29 @@ from typer.core import TyperGroup
 import wellcond as wc
 from wellcond import cli_laboratory as laboratory
 from wellcond.applicability import applicability, matrix_text
+from wellcond.checkpoint import PICKLES
 from wellcond.cli_settings import setting
 from wellcond.diagnose.arguments import WAY_OUT
 from wellcond.diagnose.inputs import inputs_for
-from wellcond.errors import SchemeError, WellcondError
+from wellcond.errors import CheckpointError, SchemeError, WellcondError
 from wellcond.files import file_target
 from wellcond.plain import to_json
 from wellcond.report.figures import draw_figures
 from wellcond.schemes.compose import as_scheme
 from wellcond.streaming import directory_target
 from wellcond.summaries import audit_summary, layers_data, plan_data, plan_summary, scheme_list
+from wellcond.terminal import filled
+
+GIVEN: ContextVar[tuple[str, ...]] = ContextVar("arguments of the command line")
 
 
 class _Commands(TyperGroup):
     """Commands whose refusals are one line on stderr and exit code 2."""
+
+    def make_context(self, info_name: str | None, args: list[str], parent: Any = None, **extra: Any) -> Any:
+        """Keep the arguments, for refusals that say how to go on."""
+        GIVEN.set(tuple(args))
+        return super().make_context(info_name, args, parent, **extra)
 
     def invoke(self, ctx: Any) -> Any:
         """Run a command."""
@@ -45,6 +55,10 @@ app = typer.Typer(
     help="Know whether a Transformer's attention is well conditioned, and make it so.",
 )
 
+Weights = Annotated[Path | None, typer.Option("--weights", "-w", help="A .safetensors file, or a directory of shards.")]
+AllowPt = Annotated[
+    bool, typer.Option("--allow-pt", help="Read a .pt, .pth, .ckpt or .bin file too: its tensors, no other code.")
+]
 Model = Annotated[
     str,
     typer.Argument(metavar="MODEL", help="timm:NAME, hf:NAME, hf:path/to/config.json or path/to/file.py:function."),
@@ -66,7 +80,7 @@ Verbose = Annotated[bool, typer.Option("--verbose", "-v", help="Print every laye
 
 def _version(wanted: bool) -> None:
     if wanted:
-        typer.echo(f"wellcond {importlib.metadata.version('wellcond')}")
+        typer.echo(f"wellcond {wc.__version__}")
         raise typer.Exit
 
 
@@ -83,7 +97,7 @@ def _options(
 def inspect(model: Model, json: Json = False) -> None:
     """List the attention layers of a model: heads, widths, storage, and what was not recognised."""
     layers = wc.attention_layers(_shapes(model))
-    typer.echo(to_json({"model": model} | layers_data(layers)) if json else str(layers))
+    typer.echo(to_json({"model": model} | layers_data(layers)) if json else filled(str(layers)))
 
 
 @app.command()
@@ -106,7 +120,7 @@ def schemes(
         ]
         typer.echo(to_json({"schemes": rows}))
     else:
-        typer.echo(matrix_text(matrix) if matrix else scheme_list(infos, details=bool(pattern)))
+        typer.echo(filled(matrix_text(matrix)) if matrix else scheme_list(infos, details=bool(pattern)))
 
 
 @app.command()
@@ -138,7 +152,7 @@ def init(
         about = {"model": model, "scheme": scheme, "seed": seed, "output": str(output)}
         typer.echo(to_json(about | plan_data(plan)))
     else:
-        typer.echo(f"{plan}" if verbose else plan_summary(plan))
+        typer.echo(filled(f"{plan}" if verbose else plan_summary(plan)))
         typer.echo(f"{model}, {scheme}, seed {seed}: written to {output}")
 
 
@@ -147,6 +161,7 @@ def audit(
     model: Model,
     weights: Annotated[Path, typer.Option("--weights", "-w", help="A .safetensors file, or a directory of shards.")],
     scheme: SchemeName,
+    allow_pt: AllowPt = False,
     layers: Layers = None,
     settings: Settings = None,
     skip_inapplicable: Skip = False,
@@ -156,12 +171,12 @@ def audit(
     """Check every head of saved weights against what a scheme says; exit code 1 if one fails."""
     chosen = _scheme(scheme, settings)
     built = _shapes(model)
-    wc.load_weights_(built, weights)
+    _load(built, weights, allow_pt)
     result = wc.audit(built, chosen, layers=layers, on_inapplicable="skip" if skip_inapplicable else "error")
     if json:
         typer.echo(to_json({"model": model, "weights": str(weights)} | result.to_dict()))
     else:
-        typer.echo(f"{result}" if verbose else audit_summary(result))
+        typer.echo(filled(f"{result}" if verbose else audit_summary(result)))
     if not result.passed:
         raise typer.Exit(1)
 
@@ -173,9 +188,13 @@ def diagnose(
         str | None, typer.Option(help="A folder of images, or 'sample' for the photographs of scikit-learn.")
     ] = None,
     text: Annotated[str | None, typer.Option(help="A text file, or the text itself.")] = None,
-    weights: Annotated[Path | None, typer.Option("--weights", "-w", help="A .safetensors file, or shards.")] = None,
+    weights: Weights = None,
+    allow_pt: AllowPt = False,
     batch: Annotated[int, typer.Option(help="Images or sequences.", min=1)] = 8,
-    tokens: Annotated[int | None, typer.Option(help="Tokens of a sequence of text.", min=1)] = None,
+    tokens: Annotated[
+        int | None,
+        typer.Option(help="Tokens of a sequence.", min=1, show_default="128, or all the model has positions for"),
+    ] = None,
     seed: Annotated[int, typer.Option(help="Of fresh weights and random inputs.")] = 0,
     layers: Layers = None,
     jacobian: Annotated[
@@ -193,8 +212,7 @@ def diagnose(
         if target is not None and not target.parent.is_dir():
             raise WellcondError(f"there is no directory '{target.parent}' to write '{target.name}' into; make it first")
     built = wc.build_model(model, seed=seed)
-    if weights is not None:
-        wc.load_weights_(built, weights)
+    _load(built, weights, allow_pt)
     fed = inputs_for(built, images=images, text=text, batch=batch, tokens=tokens, seed=seed)
     measured = False if jacobian == "off" else jacobian
     options: dict[str, Any] = {"layers": layers, "jacobian": measured, "vertical": vertical}
@@ -236,7 +254,7 @@ def figures(
 @app.command()
 def diagram(
     x: Annotated[str, typer.Option(help="Horizontal axis, NAME:LOW:HIGH, also NAME:LOW:HIGH:log.")] = "beta:0.05:4",
-    y: Annotated[str | None, typer.Option(help="Vertical axis [residual_attention:0.1:2].")] = None,
+    y: Annotated[str | None, typer.Option(help="Vertical axis.", show_default="residual_attention:0.1:2")] = None,
     depth: Annotated[int, typer.Option(help="Number of blocks.")] = 24,
     tokens: Annotated[int, typer.Option(help="Number of tokens.")] = 256,
     norm: Annotated[str, typer.Option(help="pre, post or none.")] = "pre",
@@ -248,6 +266,11 @@ def diagram(
     model: Annotated[
         str | None, typer.Option("--model", "-m", help="Mark this model on its own diagram; as for diagnose.")
     ] = None,
+    weights: Annotated[
+        Path | None,
+        typer.Option("--weights", "-w", help="With --model: a .safetensors file, or shards."),
+    ] = None,
+    allow_pt: AllowPt = False,
     images: Annotated[str | None, typer.Option(help="With --model: a folder of images, or 'sample'.")] = None,
     text: Annotated[str | None, typer.Option(help="With --model: a text file, or the text itself.")] = None,
     batch: Annotated[int, typer.Option(help="With --model: images or sequences.", min=1)] = 2,
@@ -258,8 +281,13 @@ def diagram(
     """Draw which Transformers can be trained, or where a model stands among them."""
     if not output.parent.is_dir():
         raise WellcondError(f"there is no directory '{output.parent}' to write '{output.name}' into; make it first")
+    about_a_model = {"--weights": weights, "--images": images, "--text": text}
+    given = [name for name, value in about_a_model.items() if value is not None]
+    if model is None and given:
+        raise WellcondError(f"{given[0]} is for a model's own diagram: add --model")
     if model is not None:
         built = wc.build_model(model, seed=seed)
+        _load(built, weights, allow_pt)
         fed = inputs_for(built, images=images, text=text, batch=batch, tokens=None, seed=seed)
         placed = wc.locate(built, fed.batch)
         placed.plot(output)
@@ -267,14 +295,14 @@ def diagram(
         typer.echo(to_json(about | placed.to_dict()) if json else placed.to_text())
     else:
         axes = {"x": _axis(x), "y": _axis(y or "residual_attention:0.1:2")}
-        given: dict[str, Any] = {"depth": depth, "tokens": tokens, "norm": norm, "activation": activation}
-        given |= {name: tuple(v) if isinstance(v, list) else v for name, v in map(setting, settings or [])}
+        fixed: dict[str, Any] = {"depth": depth, "tokens": tokens, "norm": norm, "activation": activation}
+        fixed |= {name: tuple(v) if isinstance(v, list) else v for name, v in map(setting, settings or [])}
         named = {axis[0] for axis in axes.values()}
         found = wc.trainability(
-            **axes, resolution=resolution, **{name: value for name, value in given.items() if name not in named}
+            **axes, resolution=resolution, **{name: value for name, value in fixed.items() if name not in named}
         )
         found.plot(output)
-        typer.echo(to_json(found.to_dict()) if json else f"{found}")
+        typer.echo(to_json(found.to_dict()) if json else filled(f"{found}"))
     if not json:
         typer.echo(f"written to {output}")
 
@@ -291,6 +319,19 @@ def _axis(text: str) -> Any:
 def _shapes(model: str) -> Any:
     """A model without weights; a user's own function may need real ones, so it is called as it is."""
     return wc.build_model(model, device="meta" if model.startswith(("timm:", "hf:")) else None)
+
+
+def _load(model: Any, weights: Path | None, allow_pt: bool) -> None:
+    """Load weights, if there are any; the refusal of a pickle names the command that reads it."""
+    if weights is None:
+        return
+    if weights.suffix in PICKLES and not allow_pt:
+        again = shlex.join(["wellcond", *GIVEN.get(), "--allow-pt"])
+        raise CheckpointError(
+            f"'{weights}' is named like a pickle, which can run code when it is loaded. To read "
+            f"nothing but its tensors: {again}"
+        )
+    wc.load_weights_(model, weights, allow_pt=allow_pt)
 
 
 def _scheme(text: str, settings: list[str] | None) -> wc.Scheme:

@@ -13,13 +13,19 @@ from wellcond.cli_settings import nested
 from wellcond.errors import WellcondError
 from wellcond.plain import to_json
 from wellcond.tables import table
+from wellcond.terminal import filled
 
 RecipeName = Annotated[str, typer.Argument(metavar="RECIPE", help="A .toml file, or a name of `wellcond recipes`.")]
-Out = Annotated[Path | None, typer.Option(help="Folder for the runs and the report [runs/RECIPE].", metavar="DIR")]
+Out = Annotated[
+    Path | None,
+    typer.Option(help="Folder for the runs and the report.", metavar="DIR", show_default="runs/RECIPE"),
+]
 Jobs = Annotated[int, typer.Option("--jobs", "-j", help="Runs side by side, threads divided.", min=1)]
 EngineName = Annotated[str, typer.Option(help="local, or ray: the nodes of a cluster.", metavar="local|ray")]
-Address = Annotated[str | None, typer.Option(help="With ray: HOST:PORT of the cluster [auto].", metavar="ADDRESS")]
-Cpus = Annotated[int | None, typer.Option(help="With ray: processors of a run [1].", min=1)]
+Address = Annotated[
+    str | None, typer.Option(help="With ray: HOST:PORT of the cluster.", metavar="ADDRESS", show_default="auto")
+]
+Cpus = Annotated[int | None, typer.Option(help="With ray: processors of a run.", min=1, show_default="1")]
 Settings = Annotated[
     list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="Change the recipe, as in train.steps=100.")
 ]
@@ -29,7 +35,9 @@ Json = Annotated[bool, typer.Option("--json", help="Print one JSON document.")]
 def compare(
     recipe: RecipeName = "digits",
     out: Out = None,
-    seeds: Annotated[int | None, typer.Option(help="So many seeds, from 0.", min=1)] = None,
+    seeds: Annotated[
+        int | None, typer.Option(help="So many seeds, from 0.", min=1, show_default="those of the recipe")
+    ] = None,
     settings: Settings = None,
     jobs: Jobs = 1,
     engine: EngineName = "local",
@@ -55,7 +63,9 @@ def compare(
 
 def tune(
     recipe: RecipeName = "digits",
-    lr: Annotated[str | None, typer.Option(metavar="A,B,C", help="Learning rates [those of the recipe].")] = None,
+    lr: Annotated[
+        str | None, typer.Option(metavar="A,B,C", help="Learning rates.", show_default="those of the recipe")
+    ] = None,
     out: Out = None,
     settings: Settings = None,
     jobs: Jobs = 1,
@@ -73,13 +83,13 @@ def tune(
     rates = lab.tune_recipe(lab.with_tuning(loaded, lr and _numbers(lr)), folder, where)
     if lab.first_process():
         tuned = shlex.join(["wellcond", "compare", f"{folder / 'tuned.toml'}", "--out", f"{_folder(recipe)}-tuned"])
-        typer.echo(f"{rates}\n\n{tuned}")
+        typer.echo(f"{filled(str(rates))}\n\n{tuned}")
 
 
 def report(
     runs: Annotated[Path, typer.Argument(metavar="DIR", help="The folder of a comparison.")],
     output: Annotated[
-        Path | None, typer.Option("--output", "-o", metavar="FILE", help="The page [DIR/report.html].")
+        Path | None, typer.Option("--output", "-o", metavar="FILE", help="The page.", show_default="DIR/report.html")
     ] = None,
 ) -> None:
     """Write the page of a comparison, also of one that is still running."""
@@ -104,7 +114,10 @@ def reproduce(
         bool, typer.Option("--results", help="Every published number with ours, from the runs in --out.")
     ] = False,
     out: Annotated[
-        Path | None, typer.Option(metavar="DIR", help="Folder for the runs, one for each recipe [runs, runs/smoke].")
+        Path | None,
+        typer.Option(
+            metavar="DIR", help="Folder for the runs, one for each recipe.", show_default="runs; --smoke: runs/smoke"
+        ),
     ] = None,
     settings: Settings = None,
     jobs: Jobs = 1,
@@ -131,13 +144,13 @@ def reproduce(
         if id is None and only is not None:
             raise WellcondError("--only is one of a table's recipes: give the table's id, too")
         shown = lists.details(id, only) if id else lists.listing()
-        typer.echo(to_json(lists.listed(id, only)) if json else shown)
+        typer.echo(to_json(lists.listed(id, only)) if json else filled(shown))
         return
     where = lab.Engine(engine, jobs, address, cpus)
 
     def say(line: str) -> None:
         if lab.first_process():
-            typer.echo(line, err=json)
+            typer.echo(line if json else filled(line), err=json)
 
     changes = nested(settings or ())
     found = made_again(id, folder, where, data=data, only=only, smoke=smoke, changes=changes, say=say)
@@ -146,7 +159,7 @@ def reproduce(
             typer.echo(to_json([asdict(row) for row in found]))
         elif found:
             ours = "on made-up data" if smoke else f"ours{Made(changes=changes).changed}"
-            typer.echo(f"\n{beside_text(found, ours)}\n\nruns in {folder}")
+            typer.echo(f"\n{filled(beside_text(found, ours))}\n\nruns in {folder}")
 
 
 def _laboratory() -> Any:

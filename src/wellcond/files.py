@@ -14,9 +14,10 @@ from safetensors.torch import save_file
 from torch import Tensor, nn
 
 from wellcond.attention.storage import assign_, full
-from wellcond.checkpoint import Source, refuse_pickle
+from wellcond.checkpoint import PICKLES, Source, refuse_pickle
 from wellcond.errors import CheckpointError
 from wellcond.loading import settle, to_store
+from wellcond.pickled import read_pickled
 from wellcond.spectral.handle import handles_of
 from wellcond.state import Stored, stored
 
@@ -109,7 +110,9 @@ def _plain(named: Iterable[tuple[str, Tensor]]) -> dict[str, Tensor]:
     return tensors
 
 
-def load_weights_(model: nn.Module, path: str | os.PathLike[str], *, as_original: bool = False) -> None:
+def load_weights_(
+    model: nn.Module, path: str | os.PathLike[str], *, as_original: bool = False, allow_pt: bool = False
+) -> None:
     """Load a model's weights from safetensors, strictly: every name and shape must fit, or nothing is loaded.
 
     A file holds what is used, so a model that `wc.condition_` made live stores the W that gives it, or refuses.
@@ -120,6 +123,8 @@ def load_weights_(model: nn.Module, path: str | os.PathLike[str], *, as_original
             tensor may have any of its names there.
         as_original: True if the file holds W, of a model that is not conditioned: a live model then stores it as it
             is, a folded one stores W + C.
+        allow_pt: True to read a file of `torch.save` too (.pt, .pth, .ckpt, .bin), by `torch.load(weights_only=True)`:
+            a state dictionary, also inside another as nanoGPT and Lightning write it, with their prefixes.
 
     >>> import tempfile, torch, wellcond as wc
     >>> with tempfile.TemporaryDirectory() as folder:
@@ -129,7 +134,10 @@ def load_weights_(model: nn.Module, path: str | os.PathLike[str], *, as_original
     wellcond.errors.CheckpointError: ... 'weight' is (2, 2) in the file and (3, 2) in the model
     """
     with ExitStack() as stack:
-        load_from_(model, Source.open(Path(path), stack), as_original)
+        pickled = allow_pt and Path(path).suffix in PICKLES
+        names = {name for item in stored(model) for name in item.names} if pickled else set()
+        source = read_pickled(Path(path), names) if pickled else Source.open(Path(path), stack)
+        load_from_(model, source, as_original)
 
 
 @torch.no_grad()

@@ -5,12 +5,14 @@ from __future__ import annotations
 import difflib
 import importlib
 import importlib.util
+import inspect
 import json
 import os
 import sys
 import traceback
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager, nullcontext
+from functools import partial
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -30,7 +32,7 @@ def build_model(name: str, *, seed: int = 0, device: str | None = None, **option
     Args:
         name: `timm:NAME`; `hf:NAME`, a transformers model type in its default configuration or a repository whose
             configuration is in the local cache; `hf:path/to/config.json`; or `path/to/file.py:function`, a function
-            without arguments that returns the model.
+            that returns the model and needs no arguments.
         seed: of the weights; the global generator does not move.
         device: `"meta"` for shapes without memory; None for the current default.
         options: of timm's constructor, of the transformers configuration (`architectures=["ViTForImageClassification"]`
@@ -42,6 +44,21 @@ def build_model(name: str, *, seed: int = 0, device: str | None = None, **option
     >>> wc.build_model("timm:vit_tiny_patch16_224", device="meta", num_classes=10).head.out_features
     10
     """
+    return build_fitting(name, {}, seed=seed, device=device, **options)
+
+
+def build_fitting(
+    name: str, offered: Mapping[str, Any], *, seed: int = 0, device: str | None = None, **options: Any
+) -> nn.Module:
+    """As `build_model`, but a function of the user's own is also given what it has parameters for of what is offered.
+
+    Args:
+        name: of the model.
+        offered: arguments by name, for `path/to/file.py:function`; `options` go first.
+        seed: of the weights.
+        device: as for `build_model`.
+        options: of the constructor, the configuration or the function.
+    """
     if not isinstance(name, str):
         raise ModelNameError(f"a model is named by a string, {FORMS}; got {name!r}")
     if not isinstance(seed, int) or isinstance(seed, bool) or not -(2**63) <= seed < 2**64:
@@ -51,7 +68,7 @@ def build_model(name: str, *, seed: int = 0, device: str | None = None, **option
     if prefix in builders:
         build, argument = builders[prefix], rest
     elif ".py:" in name or name.endswith(".py"):
-        build, argument = _file, name
+        build, argument = partial(_file, offered=offered), name
     else:
         raise ModelNameError(f"'{name}' is not the name of a model; write {FORMS}")
     with torch.random.fork_rng(devices=[]), torch.device(device) if device else nullcontext():
@@ -166,7 +183,7 @@ def offline() -> Iterator[None]:
             yield
 
 
-def _file(name: str, **options: Any) -> nn.Module:
+def _file(name: str, *, offered: Mapping[str, Any], **options: Any) -> nn.Module:
     path_text, _, function = name.rpartition(":")
     path = Path(path_text)
     if not path_text.endswith(".py") or not function.isidentifier():
@@ -178,12 +195,18 @@ def _file(name: str, **options: Any) -> nn.Module:
         if not callable(build):
             raise ModelNameError(f"'{path}' has no function '{function}'")
         try:
-            model = build(**options)
+            model = build(**{key: offered[key] for key in offered.keys() & _parameters(build)} | options)
         except (Exception, SystemExit) as error:
             raise ModelNameError(f"{name} raised {_one_line(error)}{_line_in(path, error)}") from error
     if not isinstance(model, nn.Module):
         raise ModelNameError(f"{name} returned a {type(model).__name__}; it must return a torch.nn.Module")
     return model
+
+
+def _parameters(function: Callable[..., Any]) -> set[str]:
+    """Names that a function can be given; what `**options` would swallow is not among them."""
+    named = (inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY)
+    return {name for name, found in inspect.signature(function).parameters.items() if found.kind in named}
 
 
 def _run(path: Path) -> ModuleType:

@@ -9,7 +9,6 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from tqdm import tqdm
 
 from wellcond.attention.find import AttentionLayers
 from wellcond.attention.storage import assign_, fetch, full, refusal
@@ -17,6 +16,7 @@ from wellcond.attention.view import ROLES, Projection, fits
 from wellcond.draw import Draw, neutral
 from wellcond.errors import SchemeError, WeightError
 from wellcond.linalg import condition_numbers
+from wellcond.progress import bar
 from wellcond.schemes.base import Scheme
 from wellcond.schemes.laws import Law
 from wellcond.tabular import ResultTable, Tabular
@@ -106,7 +106,7 @@ class Plan(Tabular):
     def values(self) -> Iterator[tuple[Projection, Tensor]]:
         """Draw the weights, assignment by assignment: `(projection, (heads, D, d))`."""
         layers = {layer.name: layer for layer in self.layers}
-        for assignment in tqdm(self.assignments, desc="drawing", leave=False, delay=2):
+        for assignment in bar(self.assignments, "drawing"):
             draw, projections = Draw(self.seed, assignment.scope), assignment.projections
             if assignment.law is not None:
                 shapes = tuple(projection.shape for projection in projections)

@@ -15,7 +15,6 @@ from typing import Any, Literal
 
 import torch
 from torch import nn
-from tqdm import tqdm
 
 from wellcond.attention.paths import unwrap
 from wellcond.attention.storage import assign_, fetch, split
@@ -26,6 +25,7 @@ from wellcond.errors import CheckpointError, WellcondError
 from wellcond.files import sync, write_tensors
 from wellcond.initialise import LayerFilter, plan
 from wellcond.planning import Plan, check_parameter
+from wellcond.progress import bar
 from wellcond.schemes.compose import SchemeLike
 from wellcond.shards import Shard, check_set, cut, materialised
 
@@ -71,7 +71,7 @@ def init_to_files(
     shards = cut(model)
     with _partial(target) as folder:
         total, weight_map = 0, {}
-        for number, shard in enumerate(tqdm(shards, desc="writing", unit="shard", delay=2), start=1):
+        for number, shard in enumerate(bar(shards, "writing", unit="shard"), start=1):
             file = f"model-{number:05d}-of-{len(shards):05d}.safetensors"
             with materialised(shard) as versions:
                 initialise_part(model, {split(name)[0] for name in versions}, made.seed, shard.name)

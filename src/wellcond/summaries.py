@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 import shutil
-import textwrap
 from collections.abc import Iterable, Sequence
 from dataclasses import asdict
 from typing import Any
@@ -14,6 +13,7 @@ from wellcond.auditing import Audit, Finding
 from wellcond.planning import Entry, Plan
 from wellcond.schemes.base import SchemeInfo
 from wellcond.tables import span, table
+from wellcond.terminal import columns, wrapped
 
 FAILURES = 10  # failing rows shown without --verbose
 
@@ -118,7 +118,7 @@ def _excess(finding: Finding) -> float:
 
 def scheme_list(infos: Sequence[SchemeInfo], *, details: bool) -> str:
     """Name and summary of each scheme; with details its citation, published settings and options too."""
-    width = max(40, min(120, shutil.get_terminal_size().columns))
+    width = max(40, columns() or min(120, shutil.get_terminal_size().columns))
     indent = " " * (2 + max(len(info.name) for info in infos))
     texts = []
     for info in infos:
@@ -127,6 +127,6 @@ def scheme_list(infos: Sequence[SchemeInfo], *, details: bool) -> str:
             shown = {name: value if value == "(required)" else repr(value) for name, value in info.options.items()}
             options = ", ".join(f"{name}={value}" for name, value in shown.items()) or "none"
             lines += [info.citation, f"published: {info.published}", f"options: {options}"]
-        filled = [textwrap.fill(line, width, initial_indent=indent, subsequent_indent=indent) for line in lines if line]
+        filled = [indent + piece for line in lines if line for piece in wrapped(line, width - len(indent))]
         texts.append(info.name + "\n".join(filled)[len(info.name) :])
     return "\n".join(texts)

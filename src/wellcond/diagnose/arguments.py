@@ -11,6 +11,7 @@ from typing import Any, TypeAlias
 
 from torch import nn
 
+from wellcond.diagnose.embeddings import positions_of, vocabulary_of
 from wellcond.errors import WellcondError
 
 TOKENS = 128  # length of a sequence unless told otherwise
@@ -93,6 +94,8 @@ def _positional(model: nn.Module, tokens: int | None) -> tuple[Slot, ...]:
         return tuple(Numbers((tokens or TOKENS, width), axis) for width in (model.embed_dim, model.kdim, model.vdim))
     if (images := _vision(model)) is not None:
         return (images,)
+    if (vocabulary := vocabulary_of(model)) is not None:
+        return (Ids(min(tokens or TOKENS, positions_of(model) or sys.maxsize), vocabulary),)
     raise WellcondError(f"the shape of the inputs of {type(model).__name__} cannot be told from it: {WAY_OUT}")
 
 

@@ -47,7 +47,8 @@ def inputs_for(
     """Images, text, or else random inputs of the model's shape.
 
     Args:
-        model: a model of timm, torchvision, transformers or `torch.nn`, or one with `example_inputs`.
+        model: a model of timm, torchvision, transformers or `torch.nn`, one that takes a tensor of token ids, or one
+            with `example_inputs`.
         images: a folder, or `"sample"` for scikit-learn's two photographs.
         text: a text file, or the text itself.
         batch: how many images or sequences, at most.
@@ -113,8 +114,9 @@ def image_inputs(model: nn.Module, folder: str | Path | None = None, *, batch: i
 def text_inputs(model: nn.Module, text: str | Path, *, batch: int = 8, tokens: int = TOKENS, seed: int = 0) -> Inputs:
     """The beginning of a text, cut into at most `batch` pieces of `tokens`; nothing is padded.
 
-    The model's own tokenizer is used if it is in the local cache, else the ids are the text's UTF-8 bytes modulo the
-    size of the vocabulary. A decoder beside an encoder reads the same text. Whatever else the model takes is random.
+    The model's own tokenizer is used: its attribute `tokenizer` with a method `encode`, or that of its repository if it
+    is in the local cache. Else the ids are the text's UTF-8 bytes modulo the size of the vocabulary. A decoder beside
+    an encoder reads the same text. Whatever else the model takes is random.
 
     >>> import wellcond as wc
     >>> inputs = text_inputs(wc.build_model("hf:gpt2", device="meta"), "the cat sat", tokens=5)

@@ -10,7 +10,6 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from tqdm.auto import tqdm
 
 from wellcond.attention.find import attention_layers
 from wellcond.diagnose.applied import applied_to
@@ -25,9 +24,10 @@ from wellcond.errors import WellcondError
 from wellcond.initialise import LayerFilter
 from wellcond.jacobian.estimate import operations_per_second
 from wellcond.jacobian.spectrum import MEMORY, Rows
+from wellcond.progress import bar
 from wellcond.propagation.verdict import Thresholds, checked
 
-LONG = 3.0  # seconds after which a bar is shown, or of work before which it is
+LONG = 3.0  # seconds of work from which on it is said how long it takes before it begins
 
 
 def diagnose(
@@ -88,13 +88,11 @@ def diagnose(
     seen = look(chosen, batch)
     seconds = _seconds(seen, options) if progress else 0.0
     said = f"diagnose: exact κ(J), about {_duration(seconds)}" if seconds > LONG else "diagnose"
-    delay = 0.0 if seconds > LONG else LONG
-    bar = tqdm(seen, desc=said, unit="layer", delay=delay, disable=not progress, leave=False)
     records = [
         layer_record(
             one, jacobian=options, stored=stored, gradients=slopes, conditioning=applied.get(one.layer.name, ())
         )
-        for one in bar
+        for one in bar(seen, said, unit="layer", shown=progress, at_once=seconds > LONG)
     ]
     return Diagnosis(
         type(chosen[0].root).__name__,

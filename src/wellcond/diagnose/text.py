@@ -45,13 +45,27 @@ def token_ids(model: nn.Module, words: str, vocabulary: int) -> tuple[list[int],
     """
     config: Any = getattr(model, "config", None)
     name = str(getattr(config, "_name_or_path", ""))
-    ids, lacking = _tokenised(name, words) if name else ([], "no tokenizer is known for it")
+    own: Any = getattr(model, "tokenizer", None)
+    if hasattr(own, "encode"):
+        ids, lacking = _encoded(own, words, type(model).__name__), "its tokenizer finds no token"
+    else:
+        ids, lacking = _tokenised(name, words) if name else ([], "no tokenizer is known for it")
     if ids and max(ids) >= vocabulary:
         ids, lacking = [], "its tokenizer has more ids than it has embeddings"
     if ids:
         return ids, "tokens of its own tokenizer"
     as_bytes = words.encode(errors="surrogatepass")  # the command line may hand over what is not quite text
     return [byte % vocabulary for byte in as_bytes], f"UTF-8 bytes modulo its {vocabulary} ids ({lacking})"
+
+
+def _encoded(tokenizer: Any, words: str, model: str) -> list[int]:
+    """Ids by a tokenizer that the user's function put on the model."""
+    try:
+        encoded = tokenizer.encode(words)
+        return [int(i) for i in getattr(encoded, "ids", encoded)]  # the library tokenizers returns an object
+    except Exception as error:
+        reason = " ".join(f"{type(error).__name__}: {error}".split())
+        raise WellcondError(f"tokenizer.encode of {model} must return a list of whole numbers: {reason}") from error
 
 
 def _tokenised(name: str, words: str) -> tuple[list[int], str]:

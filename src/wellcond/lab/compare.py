@@ -82,7 +82,7 @@ def prepare(recipe: Recipe | str | Path, out: Path) -> Experiment:
     experiment = Experiment.of(recipe if isinstance(recipe, Recipe) else load_recipe(recipe), out)
     recipe, task = experiment.recipe, experiment.task
     model = lab_model(recipe.model.name, recipe.model.options, task, seed=0)
-    check_fits(model, task, task.test[torch.arange(2)])
+    check_fits(model, task, task.test[torch.arange(2)], recipe.model.name)
     parts = processes() * recipe.train.accumulate
     if recipe.train.batch < parts:
         raise WellcondError(f"a batch of {recipe.train.batch} cannot be divided into {parts} parts: make it larger")

@@ -7,10 +7,11 @@ from types import TracebackType
 from typing import Self
 
 from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextColumn, TimeRemainingColumn
+from rich.progress import BarColumn, MofNCompleteColumn, TaskID, TextColumn, TimeRemainingColumn
 
 from wellcond.lab.compare import Experiment
 from wellcond.lab.processes import first_process
+from wellcond.progress import bars, watched
 
 
 class Display:
@@ -21,14 +22,14 @@ class Display:
         self.steps = experiment.recipe.train.steps
         left, total = experiment.left(), list(experiment.runs())
         self.runs, self.done = len(total), len(total) - len(left)
-        self.bars = Progress(
+        self.bars = bars(
             TextColumn("{task.description}"),
             BarColumn(),
             MofNCompleteColumn(),
             TextColumn("{task.fields[loss]}"),
             TimeRemainingColumn(),
             console=self.console,
-            disable=not self.console.is_terminal or not first_process(),
+            shown=bool(left) and first_process(),
         )
         self.all = self.bars.add_task(self._title(), total=len(left) * self.steps, loss="")
         self.under_way: dict[tuple[str, int], TaskID] = {}
@@ -65,7 +66,7 @@ class Display:
             self.bars.remove_task(bar)
         self.done += 1
         self.bars.update(self.all, description=self._title())
-        if not self.console.is_terminal and first_process():
+        if not watched(self.console) and first_process():
             print(f"run {self.done} of {self.runs}: {scheme}, seed {seed}", file=sys.stderr, flush=True)  # noqa: T201
 
     def _title(self) -> str:

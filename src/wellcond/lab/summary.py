@@ -3,24 +3,24 @@
 from __future__ import annotations
 
 import textwrap
-from collections.abc import Sequence
 
+from wellcond import terminal
 from wellcond.lab.statistics import Comparison, SchemeRecord
 from wellcond.lab.verdicts import plain_words, scale_verdict, verdict
 from wellcond.tables import table
 from wellcond.tabular import ResultTable
 
 NOTHING = "—"  # where a number has no meaning
-GAP = 2  # spaces between columns
 SHORT = 12  # characters of a baseline's name that a header has room for
 
 
-def table_text(comparison: Comparison, width: int = 100) -> str:
+def table_text(comparison: Comparison, width: int | None = None) -> str:
     """The table, in as many parts as the width asks for, each scheme's verdicts, and the paragraph.
 
     Args:
         comparison: of `compare`.
-        width: of the terminal; columns that do not fit are set below, under the schemes' names again.
+        width: of a line; columns that do not fit are set below, under the schemes' names again. None: that of the
+            terminal, 100 where stdout is none.
 
     >>> from wellcond.lab.outcome import Outcome
     >>> from wellcond.lab.statistics import compare
@@ -42,23 +42,21 @@ def table_text(comparison: Comparison, width: int = 100) -> str:
     In this setting, by accuracy, with 3 seeds, no difference to default is
     shown for scaled, which is not to say that there is none.
     """
-    columns = _shown_columns(comparison)
-    names = [record.scheme for record in comparison.schemes]
+    width = width or terminal.columns() or terminal.WIDTH
+    whole = comparison_table(comparison)
+    head = table(whole.header, whole.rows, width=width, keys=1)
     verdicts = [_filled(line, width, indent="  ") for line in _verdicts(comparison)]
     paragraph = _filled(plain_words(comparison), width)
-    return "\n\n".join(part for part in (*_parts(names, columns, width), "\n".join(verdicts), paragraph) if part)
+    return "\n\n".join(part for part in (head, "\n".join(verdicts), paragraph) if part)
 
 
 def comparison_table(comparison: Comparison) -> ResultTable:
     """The whole table, with the verdicts and the paragraph as its notes."""
     names = [record.scheme for record in comparison.schemes]
-    columns = [["scheme", *names], *_shown_columns(comparison)]
+    shown = [column for column in _columns(comparison) if not set(column[1:]) <= {NOTHING, ""}]
+    columns = [["scheme", *names], *shown]
     header, *rows = ([column[i] for column in columns] for i in range(len(names) + 1))
     return ResultTable(header, rows, notes=["", *_verdicts(comparison), "", plain_words(comparison)])
-
-
-def _shown_columns(comparison: Comparison) -> list[list[str]]:
-    return [column for column in _columns(comparison) if not set(column[1:]) <= {NOTHING, ""}]
 
 
 def _columns(comparison: Comparison) -> list[list[str]]:
@@ -94,32 +92,6 @@ def _change(record: SchemeRecord, quantity: str) -> str:
     if quantity not in record.monitored:
         return NOTHING
     return " → ".join(NOTHING if value is None else f"{value:.3g}" for value in record.monitored[quantity])
-
-
-def _parts(names: Sequence[str], columns: Sequence[Sequence[str]], width: int) -> list[str]:
-    """Tables side by side while they fit, else one below another; long names go on in the next line, uncut."""
-    widest = max(max(map(len, column)) for column in columns)
-    room = max(8, width - widest - GAP)
-    wrapped = [[name[i : i + room] for i in range(0, len(name), room)] or [""] for name in names]
-    first = max(len("scheme"), *(len(lines[0]) for lines in wrapped))
-    groups: list[list[Sequence[str]]] = [[]]
-    used = first
-    for column in columns:
-        needed = GAP + max(map(len, column))
-        if groups[-1] and used + needed > width:
-            groups.append([])
-            used = first
-        groups[-1].append(column)
-        used += needed
-    return [_part(wrapped, group) for group in groups]
-
-
-def _part(names: Sequence[Sequence[str]], columns: Sequence[Sequence[str]]) -> str:
-    rows = []
-    for index, (head, *more) in enumerate(names, start=1):
-        rows.append([head, *(column[index] for column in columns)])
-        rows += [[line, *("" for _ in columns)] for line in more]
-    return table(["scheme", *(column[0] for column in columns)], rows)
 
 
 def _verdicts(comparison: Comparison) -> list[str]:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import textwrap
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any
@@ -18,11 +17,12 @@ from wellcond.mapping.architecture import architecture
 from wellcond.mapping.estimates import Logits
 from wellcond.mapping.expected import expected_rows, harmonic
 from wellcond.mapping.mapped import Mapped, map_blocks
-from wellcond.mapping.notes import WIDTH, closing, notes_on
+from wellcond.mapping.notes import closing, notes_on
 from wellcond.propagation.block import Architecture
 from wellcond.propagation.diagram import Diagram, trainability
 from wellcond.propagation.verdict import Severity, Thresholds, checked
 from wellcond.tabular import Graded, ResultTable, Tabular
+from wellcond.terminal import prose
 
 FAINT = 0.5  # a self-bias that moves the own logit by less than this changes nothing worth drawing
 
@@ -174,7 +174,7 @@ class Placement(Tabular):
         header = ["layer", "T", "cosine", "β", "shift", "entropy", "Σ p²", "gain", "verdict"]
         first = {concern.code: concern for concern in reversed(self.concerns)}  # of each kind, the gravest layer's
         said = [
-            Graded(c.severity, f"{_wrapped(f'{c.severity}: {c.where}: {c.text}:')}\n  {c.remedy}")
+            Graded(c.severity, f"{prose(f'{c.severity}: {c.where}: {c.text}:')}\n  {c.remedy}")
             for c in gravest_first(list(first.values())[::-1])
         ]
         notes = [*said, closing(self.notes, self.skipped)]

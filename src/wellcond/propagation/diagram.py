@@ -10,9 +10,9 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from tqdm.auto import tqdm
 
 from wellcond.errors import WellcondError
+from wellcond.progress import bar
 from wellcond.propagation.axes import SEPARATE, Axis, as_parameter, complete, values
 from wellcond.propagation.grid import Cells, run_cells
 from wellcond.propagation.parameters import check, doubled, is_number
@@ -248,7 +248,7 @@ def _cells(grids: Mapping[str, Tensor], given: Mapping[str, Any], threshold: flo
     each = sorted(set(grids[name].flatten().tolist()))
     parts, masks = [], []
     others = {k: v for k, v in grids.items() if k != name}
-    for value in tqdm(each, desc=f"{name}", leave=False, delay=2):
+    for value in bar(each, name):
         parts.append(_cells(others, {**given, name: int(value)}, threshold, gradients=gradients))
         masks.append(grids[name] == value)
     return _chosen(parts, masks)

@@ -13,8 +13,8 @@ from functools import lru_cache
 import torch
 from torch import Tensor
 from torch.nn.functional import grid_sample
-from tqdm.auto import tqdm
 
+from wellcond.progress import bar
 from wellcond.propagation.kernels import Kernel
 from wellcond.propagation.rows import free_energy
 from wellcond.propagation.statistics import Attention, Statistics, apart, pair_averages, row_averages
@@ -114,7 +114,7 @@ def _both(tokens: int, top: float, head_dim: float | None) -> Image:
     scatters = (top * chebyshev(down_n)).tolist()
     # Independent and equal rows come last: they are known, but only with the same error of the lattice do ratios hold.
     similar = [*(1 - (1 - lowest) * chebyshev(across_n) ** 2).tolist(), 0.0, 1.0]
-    shown = tqdm(scatters, desc=f"statistics of {tokens} tokens", leave=False, delay=3)
+    shown = bar(scatters, f"statistics of {tokens} tokens")
     pairs = [[pair_averages(s, rho, tokens, head_dim) for rho in similar] for s in shown]
     x, s = torch.tensor(pairs, dtype=torch.float64).log().permute(2, 0, 1)
     overlap = (x[:, :-2] - x[:, -2:-1]) / (x[:, -1:] - x[:, -2:-1])

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import textwrap
 from typing import Any
 
+from wellcond import terminal
 from wellcond.reproduce.catalogue import Item, entries_of, item, items, rows_of
 from wellcond.reproduce.entry import needed_folders
 from wellcond.reproduce.measured import beside, number_text
@@ -60,7 +60,7 @@ def details(id: str, only: str | None = None) -> str:
 
 
 def _filled(text: str) -> str:
-    return textwrap.fill(text, 100, initial_indent="  ", subsequent_indent="    ")
+    return terminal.filled(f"  {text}", terminal.columns() or terminal.WIDTH)
 
 
 def listed(id: str | None = None, only: str | None = None) -> list[dict[str, Any]]:
@@ -79,4 +79,5 @@ def listed(id: str | None = None, only: str | None = None) -> list[dict[str, Any
 
 
 def _short(text: str, width: int) -> str:
-    return text if len(text) <= width else text[: width - 1] + "…"
+    """Cut a text to a width; on a terminal the table wraps it instead."""
+    return text if terminal.columns() or len(text) <= width else text[: width - 1] + "…"

@@ -14,12 +14,13 @@ import wellcond as wc
 from wellcond.errors import WellcondError
 from wellcond.lab.models.bert import CrammedBert
 from wellcond.lab.models.detector import mask_rcnn
-from wellcond.lab.models.named import fitting
+from wellcond.lab.models.named import PARAMETERS, fitting, offered
 from wellcond.lab.models.nystromformer import Nystromformer
 from wellcond.lab.models.text import Encoder, gpt
 from wellcond.lab.models.vision import vit
-from wellcond.lab.tasks.base import Batch, Task
+from wellcond.lab.tasks.base import Batch, Task, logits_of
 from wellcond.lab.tasks.metrics import Counts
+from wellcond.models import build_fitting
 
 BUILT_IN: dict[str, tuple[Callable[..., nn.Module], tuple[str, ...]]] = {
     "vit": (vit, ("image",)),
@@ -36,9 +37,10 @@ def lab_model(name: str, options: Mapping[str, Any], task: Task, seed: int) -> n
 
     Args:
         name: one of `BUILT_IN`, or a name of `wc.build_model`.
-        options: of a built-in one: width, depth, heads, …; of another those of its constructor or configuration, after
-            what the task asks for: classes, channels, size, vocabulary. For any, `without_layernorm = true` takes the
-            norms of its blocks away, see `wc.without_layernorm`.
+        options: of a built-in one: width, depth, heads, …; of another those of its constructor, configuration or
+            function, after what the task asks for: classes, channels, size, vocabulary, tokens, which a function of
+            the user's own is given under the names that it has parameters for. For any, `without_layernorm = true`
+            takes the norms of its blocks away, see `wc.without_layernorm`.
         task: what it must fit.
         seed: of its weights.
 
@@ -60,7 +62,7 @@ def _built(name: str, options: Mapping[str, Any], task: Task, seed: int) -> nn.M
     if reserved:
         raise WellcondError(f"model '{name}' takes no {reserved.pop()} here: the laboratory gives it one")
     if name not in BUILT_IN:
-        return wc.build_model(name, seed=seed, **fitting(name, options, task))
+        return build_fitting(name, offered(task), seed=seed, **fitting(name, options, task))
     build, kinds = BUILT_IN[name]
     if task.kind not in kinds:
         others = [other for other, (_, theirs) in BUILT_IN.items() if task.kind in theirs]
@@ -82,17 +84,18 @@ def _built(name: str, options: Mapping[str, Any], task: Task, seed: int) -> nn.M
             ) from error
 
 
-def check_fits(model: nn.Module, task: Task, batch: Batch) -> None:
+def check_fits(model: nn.Module, task: Task, batch: Batch, name: str = "") -> None:
     """Run two examples through a model; that it does not fit is said with both shapes.
 
     Nothing in the model changes: a detector, whose statistics move in training and which has no loss elsewhere, is
-    copied.
+    copied. With the model's name, a function of the user's own is told how to be given the task's numbers.
     """
     was = model.training
     try:
         with torch.no_grad(), torch.random.fork_rng(devices=[]):
             trial = copy.deepcopy(model).train() if task.kind == "detection" else model.eval()
-            task.loss(feed(trial, batch), batch)
+            output = feed(trial, batch)
+            task.loss(output, batch)
     except Exception as error:  # the model's own forward
         given = batch.inputs if isinstance(batch.inputs, Mapping) else {"inputs": batch.inputs}
         if isinstance(batch.inputs, tuple):
@@ -100,11 +103,25 @@ def check_fits(model: nn.Module, task: Task, batch: Batch) -> None:
         shapes = ", ".join(f"{name} {tuple(value.shape)}" for name, value in given.items() if isinstance(value, Tensor))
         raise WellcondError(
             f"the model does not fit the task '{task.name}', which has {dict(task.shape)}: given {shapes} it fails "
-            f"with {type(error).__name__}: {error}"
+            f"with {type(error).__name__}: {error}{_parameters_for(name, task)}"
         ) from error
     finally:
         model.train(was)
+    classes = task.shape.get("classes", 1)
+    if classes > 1 and task.kind != "detection" and logits_of(output).shape[-1] != classes:
+        raise WellcondError(
+            f"the model does not fit the task '{task.name}', which has {dict(task.shape)}: it gives "
+            f"{logits_of(output).shape[-1]} classes{_parameters_for(name, task)}"
+        )
     task.metric_of(Counts())  # a library that the metric needs is missed now, not after hours of training
+
+
+def _parameters_for(name: str, task: Task) -> str:
+    """How a function of the user's own is told the task's numbers."""
+    if ".py:" not in name:
+        return ""
+    names = ", ".join(PARAMETERS[key][0] for key in task.shape if key in PARAMETERS)
+    return f"; give the function of {name} parameters of these names, and it is told them: {names}"
 
 
 def feed(model: nn.Module, batch: Batch) -> Any:

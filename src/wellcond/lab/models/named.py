@@ -1,4 +1,4 @@
-"""Models of timm and transformers for a task: as many classes, channels and words as it has."""
+"""Models by name for a task: as many classes, channels and words as it has."""
 
 from __future__ import annotations
 
@@ -14,6 +14,14 @@ HEADS = {
     "sequence": "MODEL_FOR_SEQUENCE_CLASSIFICATION_MAPPING_NAMES",
     "causal-text": "MODEL_FOR_CAUSAL_LM_MAPPING_NAMES",
     "masked-text": "MODEL_FOR_MASKED_LM_MAPPING_NAMES",
+}
+# What a function of the user's own may call them.
+PARAMETERS = {
+    "classes": ("num_classes", "num_labels", "n_classes"),
+    "channels": ("in_chans", "in_channels", "num_channels"),
+    "size": ("img_size", "image_size"),
+    "vocabulary": ("vocab_size",),
+    "tokens": ("block_size", "max_seq_len", "seq_len", "context_length"),
 }
 FIELDS = {"num_labels": "classes", "vocab_size": "vocabulary", "image_size": "size", "num_channels": "channels"}
 
@@ -31,6 +39,17 @@ def fitting(name: str, options: Mapping[str, Any], task: Task) -> dict[str, Any]
     if library == "hf" and task.kind in HEADS:
         return _transformers(rest, task) | dict(options)
     return dict(options)
+
+
+def offered(task: Task) -> dict[str, int]:
+    """The numbers of a task under every name that `path/to/file.py:function` may have a parameter for.
+
+    >>> from wellcond.lab.tasks import task
+    >>> offers = offered(task("digits"))
+    >>> offers["num_classes"], offers["in_chans"], offers["img_size"], "vocab_size" in offers
+    (10, 1, 8, False)
+    """
+    return {name: task.shape[key] for key, names in PARAMETERS.items() if task.shape.get(key) for name in names}
 
 
 def _timm(name: str, shape: Mapping[str, int]) -> dict[str, Any]:

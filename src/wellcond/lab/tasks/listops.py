@@ -9,7 +9,6 @@ from pathlib import Path
 import numpy as np
 import torch
 from torch import Tensor
-from tqdm import tqdm
 
 from wellcond.draw import key
 from wellcond.errors import WellcondError
@@ -19,6 +18,7 @@ from wellcond.lab.tasks.examples import Ragged
 from wellcond.lab.tasks.generated import Generated
 from wellcond.lab.tasks.listops_grammar import IDS, SYMBOLS, Grammar
 from wellcond.lab.tasks.registry import register
+from wellcond.progress import bar
 
 SIZES = {  # depth, arguments, shortest, longest, train, test, tokens
     "tiny": (6, 5, 11, 128, 4_000, 1_000, 128),
@@ -122,7 +122,7 @@ def _make(grammar: Grammar, count: int, seed: int) -> dict[str, Tensor]:
     pieces: list[bytes] = []
     values: list[int] = []
     duplicates = 0
-    with tqdm(total=count, desc="listops", disable=True if count < 20_000 else None) as progress:
+    with bar(None, "listops", total=count) as progress:
         while len(pieces) < count:
             tokens, value = grammar.draw(source)
             ids = bytes(IDS[token] for token in tokens)

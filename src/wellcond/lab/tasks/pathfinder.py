@@ -7,7 +7,6 @@ from pathlib import Path
 
 import torch
 from torch import Tensor
-from tqdm import tqdm
 
 from wellcond.draw import key
 from wellcond.errors import WellcondError
@@ -17,6 +16,7 @@ from wellcond.lab.tasks.examples import Pixels, PixelTokens
 from wellcond.lab.tasks.generated import Generated
 from wellcond.lab.tasks.registry import register
 from wellcond.lab.tasks.snakes import Scene, draw, grow
+from wellcond.progress import bar
 
 CHUNK = 128  # images that share a generator, so that the first so many are the same however many are asked for
 GROWN = 448  # scenes begun at once: about a third succeeds, so one round mostly is enough
@@ -124,7 +124,7 @@ def scenes(chunk: int, size: int, paddles: int, distractors: int, seed: int) -> 
 def _make(count: int, size: int, paddles: int, distractors: int, seed: int) -> dict[str, Tensor]:
     images, labels = [], []
     chunks = range(-(-count // CHUNK))
-    for chunk in tqdm(chunks, desc="pathfinder", disable=True if count < 2_000 else None):
+    for chunk in bar(chunks, "pathfinder"):
         scene, marks, truth = scenes(chunk, size, paddles, distractors, seed)
         images.append(draw(scene, marks, size=size))
         labels.append(truth)
