@@ -19,6 +19,7 @@ from wellcond.planning import Plan
 from wellcond.schemes.compose import SchemeLike
 from wellcond.schemes.laws import Law
 from wellcond.tables import table
+from wellcond.visible import visible
 
 
 @dataclass(frozen=True)
@@ -96,10 +97,10 @@ class Audit:
             numbers = [f"{worst.measured:.4g}", f"{worst.expected:.4g}", f"{worst.tolerance:.2g}"]
             rows.append([layer, role, quantity, *numbers, verdict])
         text = table(["layer", "role", "quantity", "worst", "expected", "±", "verdict"], rows)
-        text += "".join(f"\nskipped {name}: {reason}" for name, reason in self.skipped)
+        text += "".join(f"\n{visible(f'skipped {name}: {reason}')}" for name, reason in self.skipped)
         failures = len(self.failures)
         verdict = "pass" if self.passed else f"FAIL: {failures} of {len(self.findings)} checks"
-        return f"{text}\n{self.scheme}: {verdict}"
+        return f"{text}\n{visible(self.scheme)}: {verdict}"
 
 
 @neutral()

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
 from contextlib import ExitStack
 from dataclasses import dataclass
@@ -14,6 +13,8 @@ from torch import Tensor
 
 from wellcond.attention.storage import full
 from wellcond.errors import CheckpointError
+from wellcond.file_names import check_path
+from wellcond.json_files import read_object
 
 INDEX, SINGLE = "model.safetensors.index.json", "model.safetensors"
 PICKLES = {".bin", ".pt", ".pth", ".ckpt", ".pkl", ".pickle"}
@@ -92,7 +93,7 @@ def refuse_pickle(path: Path) -> None:
 
 
 def _files(path: Path) -> list[Path]:
-    refuse_pickle(path)
+    refuse_pickle(check_path(path, CheckpointError))
     if not path.exists():
         raise CheckpointError(f"there is no file or directory '{path}'")
     if not path.is_dir():
@@ -107,8 +108,12 @@ def _files(path: Path) -> list[Path]:
 def _indexed(directory: Path) -> list[Path]:
     index = directory / INDEX
     try:
-        names = set(json.loads(index.read_text())["weight_map"].values())
-    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+        names = set(
+            read_object(index, "it is not an index of safetensors files; make it again", CheckpointError)[
+                "weight_map"
+            ].values()
+        )
+    except (KeyError, TypeError, AttributeError) as error:
         raise CheckpointError(f"'{index}' is not an index of safetensors files ({error!r}); make it again") from error
     for name in names:
         # A plain file name: an index from elsewhere must not lead out of its directory.

@@ -19,6 +19,7 @@ from wellcond.linalg import condition_numbers
 from wellcond.schemes.base import Scheme
 from wellcond.schemes.laws import Law
 from wellcond.tables import table
+from wellcond.visible import visible
 
 
 @dataclass(frozen=True)
@@ -212,14 +213,16 @@ class Plan:
         text = table(header, rows)
         whole = sorted(set(self._before) - {e.projection.weight.path for e in self.entries})
         if whole:
-            text += f"\n{len(whole)} whole parameters set: {', '.join(whole[:3])}{', …' if len(whole) > 3 else ''}"
+            text += (
+                f"\n{len(whole)} whole parameters set: {visible(', '.join(whole[:3]))}{', …' if len(whole) > 3 else ''}"
+            )
         frozen = sum(not entry.projection.parameter().requires_grad for entry in self.entries)
         text += f"\n{frozen} of these rows are frozen parameters (requires_grad is False), written all the same" * bool(
             frozen
         )
-        text += "".join(f"\nskipped {name}: {reason}" for name, reason in self.skipped)
+        text += "".join(f"\n{visible(f'skipped {name}: {reason}')}" for name, reason in self.skipped)
         if self.written_to is not None:
-            return f"{text}\nwritten to {self.written_to}"
+            return f"{text}\nwritten to {visible(self.written_to)}"
         return text if self.applied else text + "\nnot applied yet: materialise the model, then call plan.apply_()"
 
 

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from wellcond.visible import visible
+
 
 def table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
     """Align columns under a header; no trailing space, nothing cut.
@@ -13,7 +15,7 @@ def table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
     blocks.0  1.00
     b         12.5
     """
-    cells = [list(header), *[list(row) for row in rows]]
+    cells = [[visible(cell) for cell in row] for row in (header, *rows)]
     widths = [max(len(row[column]) for row in cells) for column in range(len(header))]
     lines = ["  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in cells]
     return "\n".join(lines)
@@ -28,7 +30,7 @@ def markdown(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
     | blocks.0 | 1.00 |
     | a\|b     | 12.5 |
     """
-    cells = [[cell.replace("|", r"\|") for cell in row] for row in (header, *rows)]
+    cells = [[visible(cell).replace("|", r"\|") for cell in row] for row in (header, *rows)]
     widths = [max(len(row[column]) for row in cells) for column in range(len(header))]
     lines = [f"| {' | '.join(cell.ljust(width) for cell, width in zip(row, widths, strict=True))} |" for row in cells]
     rule = f"|{'|'.join('-' * (width + 2) for width in widths)}|"
@@ -43,6 +45,7 @@ def span(names: Sequence[str]) -> str:
     >>> span(["layers.0.blocks.1.attn", "layers.1.blocks.0.attn"])
     'layers.0.blocks.1.attn … layers.1.blocks.0.attn'
     """
+    names = [visible(name) for name in names]
     first, last = names[0].split("."), names[-1].split(".")
     if first == last:
         return names[0]

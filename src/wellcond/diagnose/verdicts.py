@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 
 from wellcond.diagnose.records import HeadRecord, JacobianRecord, LayerRecord, WeightRecord
 from wellcond.jacobian.result import DEFICIENT
+from wellcond.visible import visible
 
 COLLAPSED_ENTROPY = 0.1  # ÷ log N: fewer than about N^0.1 keys get the weight
 UNIFORM_ENTROPY = 0.999
@@ -36,7 +37,7 @@ class Concern:
     severity: int
 
     def __str__(self) -> str:
-        return f"{self.layer}{'' if self.head is None else f' head {self.head}'}: {self.text}"
+        return f"{visible(self.layer)}{'' if self.head is None else f' head {self.head}'}: {self.text}"
 
 
 def judge(record: LayerRecord) -> tuple[LayerRecord, list[Concern]]:

@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from wellcond.lab.statistics import Comparison, SchemeRecord
 from wellcond.lab.verdicts import plain_words, scale_verdict, verdict
 from wellcond.tables import table
+from wellcond.visible import visible
 
 NOTHING = "—"  # where a number has no meaning
 GAP = 2  # spaces between columns
@@ -42,7 +43,7 @@ def table_text(comparison: Comparison, width: int = 100) -> str:
     shown for scaled, which is not to say that there is none.
     """
     columns = [column for column in _columns(comparison) if not set(column[1:]) <= {NOTHING, ""}]
-    names = [record.scheme for record in comparison.schemes]
+    names = [visible(record.scheme) for record in comparison.schemes]
     verdicts = [_filled(line, width, indent="  ") for line in _verdicts(comparison)]
     paragraph = _filled(plain_words(comparison), width)
     return "\n\n".join(part for part in (*_parts(names, columns, width), "\n".join(verdicts), paragraph) if part)
@@ -123,4 +124,4 @@ def _verdicts(comparison: Comparison) -> list[str]:
 
 def _filled(text: str, width: int, indent: str = "") -> str:
     """Lines of a width; a name with hyphens stays whole, so that it can be searched for."""
-    return textwrap.fill(text, width, subsequent_indent=indent, break_on_hyphens=False)
+    return textwrap.fill(visible(text), width, subsequent_indent=indent, break_on_hyphens=False)

@@ -8,6 +8,7 @@ from collections.abc import Mapping, Sequence
 
 from wellcond.mapping.mapped import Mapped
 from wellcond.tables import span
+from wellcond.visible import visible
 
 WIDTH = 100  # columns of text
 ALIGNED = 0.2  # relative gap between β from weights and on the batch that is spoken of
@@ -55,7 +56,7 @@ def closing(notes: Sequence[str], skipped: Mapping[str, str]) -> str:
     for name, reason in skipped.items():
         reasons.setdefault(reason, []).append(name)
     left = [f"not mapped: {span(names)}: {reason}" for reason, names in reasons.items()]
-    return "\n".join(textwrap.fill(line, WIDTH, break_long_words=False) for line in (*notes, *left))
+    return "\n".join(textwrap.fill(visible(line), WIDTH, break_long_words=False) for line in (*notes, *left))
 
 
 def _names(names: list[str], total: int) -> str:
