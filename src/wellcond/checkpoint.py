@@ -106,15 +106,11 @@ def _files(path: Path) -> list[Path]:
 
 
 def _indexed(directory: Path) -> list[Path]:
-    index = directory / INDEX
+    index, advice = directory / INDEX, "it is not an index of safetensors files; make it again"
     try:
-        names = set(
-            read_object(index, "it is not an index of safetensors files; make it again", CheckpointError)[
-                "weight_map"
-            ].values()
-        )
+        names = set(read_object(index, advice, CheckpointError)["weight_map"].values())
     except (KeyError, TypeError, AttributeError) as error:
-        raise CheckpointError(f"'{index}' is not an index of safetensors files ({error!r}); make it again") from error
+        raise CheckpointError(f"'{index}' has no weight_map ({error!r}): {advice}") from error
     for name in names:
         # A plain file name: an index from elsewhere must not lead out of its directory.
         if not isinstance(name, str) or Path(name).name != name or "\\" in name or Path(name).suffix != ".safetensors":

@@ -77,16 +77,16 @@ class Diagnosis:
         found = self.concerns
         wrong = {(c.layer, c.head) for c in found if c.head is not None}
         heads = sum(len(layer.heads) for layer in self.layers)
-        text = f"{visible(self.model)} on {visible(self.inputs)}: {len(self.layers)} layers, {heads} heads, {len(wrong)} with a verdict\n"
+        text = visible(f"{self.model} on {self.inputs}: {len(self.layers)} layers, {heads} heads, ")
+        text += f"{len(wrong)} with a verdict\n"
         text += table(header, rows)
         if any("~" in row[6] for row in rows):
             text += "\n~ from some query rows, an estimate"
         if found:
             text += "\n\nworst\n" + "\n".join(f"  {line}" for line in _grouped(found)[:5])
         if self.skipped:
-            text += "\n\nnot measured\n" + "\n".join(
-                visible(f"  {s['name']} ({s['cls']}): {s['reason']}") for s in self.skipped
-            )
+            lines = [visible(f"  {one['name']} ({one['cls']}): {one['reason']}") for one in self.skipped]
+            text += "\n\nnot measured\n" + "\n".join(lines)
         return text
 
     def to_dict(self) -> dict[str, Any]:
