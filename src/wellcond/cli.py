@@ -13,10 +13,12 @@ from typer.core import TyperGroup
 import wellcond as wc
 from wellcond import cli_laboratory as laboratory
 from wellcond.applicability import applicability, matrix_text
+from wellcond.cli_echo import echo
 from wellcond.cli_settings import setting
 from wellcond.diagnose.arguments import WAY_OUT
 from wellcond.diagnose.inputs import inputs_for
 from wellcond.errors import SchemeError, WellcondError
+from wellcond.file_names import check_path
 from wellcond.files import file_target
 from wellcond.plain import to_json
 from wellcond.report.figures import draw_figures
@@ -33,7 +35,7 @@ class _Commands(TyperGroup):
         try:
             return super().invoke(ctx)
         except WellcondError as error:
-            typer.echo(f"error: {' '.join(str(error).split())}", err=True)
+            echo(f"error: {' '.join(str(error).split())}", err=True)
             raise typer.Exit(2) from None
 
 
@@ -66,7 +68,7 @@ Verbose = Annotated[bool, typer.Option("--verbose", "-v", help="Print every laye
 
 def _version(wanted: bool) -> None:
     if wanted:
-        typer.echo(f"wellcond {importlib.metadata.version('wellcond')}")
+        echo(f"wellcond {importlib.metadata.version('wellcond')}")
         raise typer.Exit
 
 
@@ -83,7 +85,7 @@ def _options(
 def inspect(model: Model, json: Json = False) -> None:
     """List the attention layers of a model: heads, widths, storage, and what was not recognised."""
     layers = wc.attention_layers(_shapes(model))
-    typer.echo(to_json({"model": model} | layers_data(layers)) if json else str(layers))
+    echo(to_json({"model": model} | layers_data(layers)) if json else str(layers))
 
 
 @app.command()
@@ -104,9 +106,9 @@ def schemes(
             vars(info) | {"applies": {model: vars(found[info.name]) for model, found in matrix.items()}}
             for info in infos
         ]
-        typer.echo(to_json({"schemes": rows}))
+        echo(to_json({"schemes": rows}))
     else:
-        typer.echo(matrix_text(matrix) if matrix else scheme_list(infos, details=bool(pattern)))
+        echo(matrix_text(matrix) if matrix else scheme_list(infos, details=bool(pattern)))
 
 
 @app.command()
@@ -136,10 +138,10 @@ def init(
         plan = wc.init_to_files(lambda: wc.build_model(model, seed=seed), chosen, output, **how)
     if json:
         about = {"model": model, "scheme": scheme, "seed": seed, "output": str(output)}
-        typer.echo(to_json(about | plan_data(plan)))
+        echo(to_json(about | plan_data(plan)))
     else:
-        typer.echo(f"{plan}" if verbose else plan_summary(plan))
-        typer.echo(f"{model}, {scheme}, seed {seed}: written to {output}")
+        echo(f"{plan}" if verbose else plan_summary(plan))
+        echo(f"{model}, {scheme}, seed {seed}: written to {output}")
 
 
 @app.command()
@@ -159,9 +161,9 @@ def audit(
     wc.load_weights_(built, weights)
     result = wc.audit(built, chosen, layers=layers, on_inapplicable="skip" if skip_inapplicable else "error")
     if json:
-        typer.echo(to_json({"model": model, "weights": str(weights)} | result.to_dict()))
+        echo(to_json({"model": model, "weights": str(weights)} | result.to_dict()))
     else:
-        typer.echo(f"{result}" if verbose else audit_summary(result))
+        echo(f"{result}" if verbose else audit_summary(result))
     if not result.passed:
         raise typer.Exit(1)
 
@@ -190,7 +192,7 @@ def diagnose(
     if jacobian not in ("auto", "exact", "off"):
         raise WellcondError(f"--jacobian is auto, exact or off, got '{jacobian}'")
     for target in (html, plot):
-        if target is not None and not target.parent.is_dir():
+        if target is not None and not check_path(target).parent.is_dir():
             raise WellcondError(f"there is no directory '{target.parent}' to write '{target.name}' into; make it first")
     built = wc.build_model(model, seed=seed)
     if weights is not None:
@@ -211,10 +213,10 @@ def diagnose(
         found.to_html(html)
     if plot is not None:
         found.plot(plot)
-    typer.echo(found.to_json() if json else f"{found}")
+    echo(found.to_json() if json else f"{found}")
     for target in (html, plot):
         if target is not None and not json:
-            typer.echo(f"written to {target}")
+            echo(f"written to {target}")
 
 
 @app.command()
@@ -228,9 +230,9 @@ def figures(
     """Draw the papers' figures: σ and κ of W and W + C, κ(J) and its bound, entropy, loss, epochs to the baseline."""
     written = draw_figures(runs, output)
     if json:
-        typer.echo(to_json({"runs": runs, "written": written}))
+        echo(to_json({"runs": runs, "written": written}))
     else:
-        typer.echo("\n".join(f"wrote {path}" for path in written))
+        echo("\n".join(f"wrote {path}" for path in written))
 
 
 @app.command()
@@ -256,14 +258,14 @@ def diagram(
     json: Json = False,
 ) -> None:
     """Draw which Transformers can be trained, or where a model stands among them."""
-    if not output.parent.is_dir():
+    if not check_path(output).parent.is_dir():
         raise WellcondError(f"there is no directory '{output.parent}' to write '{output.name}' into; make it first")
     if model is not None:
         built = wc.build_model(model, seed=seed)
         fed = inputs_for(built, images=images, text=text, batch=batch, tokens=None, seed=seed)
         spot = wc.locate(built, fed.batch)
         spot.plot(output)
-        typer.echo(to_json({"model": model, "input": fed.description} | spot.to_dict()) if json else f"{spot}")
+        echo(to_json({"model": model, "input": fed.description} | spot.to_dict()) if json else f"{spot}")
     else:
         axes = {"x": _axis(x), "y": _axis(y or "residual_attention:0.1:2")}
         given: dict[str, Any] = {"depth": depth, "tokens": tokens, "norm": norm, "activation": activation}
@@ -273,9 +275,9 @@ def diagram(
             **axes, resolution=resolution, **{name: value for name, value in given.items() if name not in named}
         )
         found.plot(output)
-        typer.echo(to_json(found.to_dict()) if json else f"{found}")
+        echo(to_json(found.to_dict()) if json else f"{found}")
     if not json:
-        typer.echo(f"written to {output}")
+        echo(f"written to {output}")
 
 
 def _axis(text: str) -> Any:

@@ -124,10 +124,10 @@ def _warn(handle: Conditioning) -> None:
         return
     row = strongest.row()
     warnings.warn(
-        f"attention starts one-hot: {visible(strongest.layer)} head {strongest.head} gives {row.own:.0%} to a "
-        f"token's own column, entropy {row.entropy / math.log(TOKENS):.2g} log T (logit with itself "
-        f"{strongest.mean:.3g}, {TOKENS} tokens of cosine {COSINE:g}), so queries and keys get no gradient. Half of it goes there from strength "
-        f"{_largest(handle, 0.5):.3g} on; the largest strength for query and key that keeps every head below "
+        f"attention starts one-hot: {visible(strongest.layer)} head {strongest.head} gives {row.own:.0%} to a token's "
+        f"own column, entropy {row.entropy / math.log(TOKENS):.2g} log T (logit with itself {strongest.mean:.3g}, "
+        f"{TOKENS} tokens of cosine {COSINE:g}), so queries and keys get no gradient. Half of it goes there from "
+        f"strength {_largest(handle, 0.5):.3g} on; the largest strength for query and key that keeps every head below "
         f"{ONE_HOT:.0%} is {_largest(handle, ONE_HOT):.3g}",
         stacklevel=4,
     )
