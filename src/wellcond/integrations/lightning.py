@@ -78,14 +78,14 @@ class MonitorCallback(Callback):  # type: ignore[misc]
         """The monitor; None before training, where a batch was given."""
         return self._watching.monitor
 
-    def on_fit_start(self, trainer: Any, pl_module: Any) -> None:
-        """The module is where it will be trained, with the weights that it starts or resumes from."""
+    def on_train_start(self, trainer: Any, pl_module: Any) -> None:
+        """The module is where it will be trained, with the weights and at the step that it starts or resumes from."""
         if not isinstance(self._watching.given, Monitor) and type(pl_module).forward is LightningModule.forward:
             raise WellcondError(
                 f"{type(pl_module).__name__} has no forward() to send the batch through: watch the network inside it, "
                 "MonitorCallback(wc.Monitor(module.network, batch, …))"
             )
-        self._watching.begin(pl_module)
+        self._watching.begin(pl_module, trainer.global_step)
 
     def on_train_batch_end(self, trainer: Any, pl_module: Any, *rest: Any) -> None:
         """Count a step of the optimizer, not a batch of an accumulated gradient."""

@@ -154,7 +154,7 @@ class MonitorCallback(TrainerCallback):  # type: ignore[misc]
 
     def on_train_begin(self, args: Any, state: Any, control: Any, model: nn.Module, **rest: Any) -> None:
         """Weights are loaded, and sharded, by now."""
-        self._watching.begin(model)
+        self._watching.begin(model, state.global_step)
 
     def on_step_end(self, args: Any, state: Any, control: Any, **rest: Any) -> Any:
         """After the optimizer's step, by the Trainer's own count."""

@@ -49,10 +49,11 @@ class Watching:
                 "the callback its batch instead"
             )
         self.monitor: Monitor | None = given if isinstance(given, Monitor) else None
-        self.given, self._options = given, options
+        self.given, self._options, self._last = given, options, 0
 
-    def begin(self, model: nn.Module) -> None:
-        """Training begins: make the monitor, or see that the one given watches what is trained."""
+    def begin(self, model: nn.Module, step: int = 0) -> None:
+        """Training begins at a step: make the monitor, or see that the one given watches what is trained."""
+        self._last = step
         if isinstance(self.given, Monitor):
             check_model(self.given.model, model, "monitored")
         else:
@@ -60,8 +61,9 @@ class Watching:
 
     def step(self, step: int) -> dict[str, float]:
         """Measure what is due after a step of the optimizer; averages of all that was, by name."""
-        if self.monitor is None or step == self.monitor.steps:
+        if self.monitor is None or step == self._last:
             return {}  # training has not begun, or a gradient accumulates
+        self._last = step
         found: dict[str, float] = {}
         for record in self.monitor.step(step):
             found |= scalars(record)

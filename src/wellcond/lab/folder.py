@@ -12,6 +12,8 @@ from wellcond.json_files import read_lines, read_object
 from wellcond.plain import to_json, to_json_line
 from wellcond.report.atomic import write_text
 
+STATUSES = ("running", "finished", "diverged", "crashed")
+
 
 class RunFolder:
     """`run.json`, `metrics.jsonl` (nothing that depends on the clock) and `timings.jsonl` of one run.
@@ -76,8 +78,10 @@ def describe(folder: Path) -> dict[str, Any]:
     if not path.exists():
         return {}
     found = read_object(path, advice)  # to train a finished run again would be worse than to stop
-    if not isinstance(found.get("status"), str):
-        raise WellcondError(f"'{path}' does not say how the run ended: {advice}")
+    if found.get("status") not in STATUSES:
+        raise WellcondError(
+            f"'{path}': status is one of {', '.join(STATUSES)}, got {found.get('status')!r:.60}: {advice}"
+        )
     return found
 
 

@@ -9,7 +9,7 @@ from typing import Any
 
 from wellcond.errors import WellcondError
 from wellcond.json_files import read_object
-from wellcond.lab.folder import run_lines
+from wellcond.lab.folder import STATUSES, run_lines
 
 
 @dataclass(frozen=True)
@@ -78,6 +78,8 @@ def _check(described: dict[str, Any]) -> None:
         if type(described[name]) not in allowed:
             words = " or ".join("null" if kind is type(None) else kind.__name__ for kind in allowed)
             raise TypeError(f"{name} is {described[name]!r:.60}, not {words}")
+    if described["status"] not in STATUSES:
+        raise ValueError(f"status is {described['status']!r:.60}, not one of {', '.join(STATUSES)}")
     if described["steps"] < 0:
         raise ValueError(f"steps is {described['steps']}, less than 0")
 
