@@ -8,6 +8,7 @@ from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
 from wellcond.report.pictures import new_figure, save
+from wellcond.visible import visible
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -42,7 +43,7 @@ def diagnosis_figure(data: Mapping[str, Any], path: str | os.PathLike[str] | Non
         bar.ax.minorticks_off()
         axes.set_title(title)
         axes.set_xlabel("head")
-        names = [layer["name"].replace("$", r"\$") for layer in layers]  # a pair would be read as mathematics
+        names = [visible(layer["name"]).replace("$", r"\$") for layer in layers]  # a pair would be read as mathematics
         axes.set_yticks(range(len(layers)) if len(layers) <= MOST and not index else [])
         if len(layers) <= MOST and not index:
             axes.set_yticklabels(names, fontsize=7)
