@@ -7,6 +7,7 @@ and read by everything that reads it.
 from __future__ import annotations
 
 import json
+import shutil
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -101,16 +102,15 @@ class Made:
         return self.root / "monitored"
 
     def readers(self, path: Path) -> dict[str, Callable[[], object]]:
-        draw = lambda folder: draw_figures([folder], self.root / "figures")  # noqa: E731
         if path.is_relative_to(self.monitored):
-            return {"figures": lambda: draw(self.monitored)}
+            return {"monitored": lambda: draw_figures([self.monitored], self.root / "figures")}
         if path.name == "made.json":
             return {"results": self.results}
         return {
             "compare": self.resume,
             "results": self.results,
             "report": lambda: write_comparison_page(self.comparison, self.root / "page.html").read_text("utf-8"),
-            "figures": lambda: draw(self.comparison),
+            "figures": lambda: draw_figures([self.comparison], self.root / "figures"),
         }
 
     def resume(self) -> str:
@@ -190,26 +190,47 @@ def test_whole_folders_are_read(made: Made) -> None:
             assert read()
 
 
-FAST = ("compare", "results")  # a page and a picture take a second each
+FILES = pytest.mark.parametrize("index", range(7))
+QUICK = ("compare", "results", "monitored")  # the page and the pictures of a comparison take seconds
 
 
-@pytest.mark.parametrize("index", range(7))
+@FILES
 def test_a_file_that_is_another(made: Made, index: int) -> None:
     path = damaged_files(made)[index]
     for name, content in {**whole_damages(), **part_damages(path.read_bytes())}.items():
-        damage(made, path, content, name)
+        refused = path.name in ("run.json", "comparison.json") and name in whole_damages()
+        damage(made, path, content, name, None if refused else QUICK)
 
 
-@pytest.mark.parametrize("index", range(7))
+@FILES
 def test_a_key_that_is_wrong(made: Made, index: int) -> None:
     path = damaged_files(made)[index]
-    for name, content in key_damages(path.read_bytes()):
-        damage(made, path, content, name, FAST)
+    for name, content in [*key_damages(path.read_bytes())][::13]:
+        damage(made, path, content, name, QUICK)
 
 
 @pytest.mark.long
-@pytest.mark.parametrize("index", range(7))
-def test_a_key_that_is_wrong_on_a_page_and_in_pictures(made: Made, index: int) -> None:
+@FILES
+def test_every_key_that_is_wrong(made: Made, index: int) -> None:
     path = damaged_files(made)[index]
-    for name, content in key_damages(path.read_bytes()):
-        damage(made, path, content, name, ("report", "figures"))
+    for number, (name, content) in enumerate(key_damages(path.read_bytes())):
+        damage(made, path, content, name, QUICK if number % 7 else None)
+
+
+@FILES
+def test_what_is_no_file(made: Made, index: int, tmp_path: Path) -> None:
+    """A folder in its place, a link to nowhere, a link to itself, nothing."""
+    path = damaged_files(made)[index]
+    kept = tmp_path / "kept"
+    shutil.move(path, kept)
+    try:
+        for make in (path.mkdir, lambda: path.symlink_to(tmp_path / "nowhere"), lambda: path.symlink_to(path), None):
+            if make is not None:
+                make()
+            if make is None and path.name in ("run.json", "comparison.json") and path.is_relative_to(made.comparison):
+                continue  # a run that never began is trained, a folder without its mark is refused: tested elsewhere
+            check(made, path, "no file", QUICK)
+            if make is not None:
+                path.rmdir() if path.is_dir() and not path.is_symlink() else path.unlink()
+    finally:
+        shutil.move(kept, path)

@@ -109,6 +109,7 @@ def read_about(folder: Path) -> dict[str, Any]:
     about = read_object(folder / MARK, "give the --out folder of a comparison")
     kinds: dict[str, tuple[type, ...]] = {"title": (str,), "model": (str,), "command": (str, list), "baseline": (str,)}
     kinds |= {"task": (dict,), "versions": (dict,), "machine": (dict,), "diagram": (dict, type(None))}
+    kinds |= {"parameters": (int, type(None)), "started": (str,)}
     for name, allowed in kinds.items():
         if name in about and type(about[name]) not in allowed:
             words = " or ".join("null" if kind is type(None) else kind.__name__ for kind in allowed)
