@@ -376,7 +376,7 @@ def test_page_is_reproducible_and_written_whole(folder: Path, text: str, tmp_pat
 
 
 def test_errors_say_what_to_give(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    with pytest.raises(WellcondError, match=r"no readable comparison.json.*--out folder"):
+    with pytest.raises(WellcondError, match=r"comparison.json' cannot be read .*--out folder"):
         comparison_page(tmp_path)
     write_about(tmp_path)
     with pytest.raises(WellcondError, match="holds no runs"):

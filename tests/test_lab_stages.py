@@ -408,14 +408,16 @@ def test_tied_weights_are_kept() -> None:
     assert save(state)  # refuses tensors that share memory
 
 
-@pytest.mark.parametrize("content", ["{}", "[]", "null", '{"scheme": "default"}', "\xff"])
-def test_a_damaged_run_is_one_line_and_never_a_result(content: str, tmp_path: Path) -> None:
+@pytest.mark.parametrize("content", ["{}", "[]", "null", '{"scheme": "default"}', "\xff", "", "[" * 2000])
+def test_a_damaged_run_is_one_line_and_neither_a_result_nor_made_again(content: str, tmp_path: Path) -> None:
     run = tmp_path / "runs" / "00-default" / "seed-0"
     run.mkdir(parents=True)
     (run / "run.json").write_bytes(content.encode("latin-1"))
     with pytest.raises(WellcondError, match="seed-0"):
         read_outcome(run)
-    assert RunFolder(run).status == ""  # so it is made again
+    with pytest.raises(WellcondError, match=r"run\.json.*delete .* to train this run again"):
+        RunFolder(run).describe(status="running")
+    assert (run / "run.json").read_bytes() == content.encode("latin-1")
 
 
 def test_a_run_that_cannot_be_read_is_not_made_again(tmp_path: Path) -> None:

@@ -11,6 +11,7 @@ from torch import nn
 from wellcond.attention.find import attention_layers
 from wellcond.schemes.compose import as_scheme
 from wellcond.tables import table
+from wellcond.visible import visible
 
 # Where a scheme applies does not depend on the options it cannot do without, so any will do.
 STAND_INS: dict[str, Callable[[nn.Module], dict[str, Any]]] = {
@@ -59,11 +60,11 @@ def matrix_text(matrix: dict[str, dict[str, Applicability]]) -> str:
     names = list(matrix[models[0]])
     numbers = {model: f"[{number}]" for number, model in enumerate(models, start=1)}
     rows = [[name, *(str(matrix[model][name]) for model in models)] for name in names]
-    lines = [f"{number} {model}" for model, number in numbers.items()]
+    lines = [f"{number} {visible(model)}" for model, number in numbers.items()]
     lines.append(table(["scheme", *numbers.values()], rows))
     reasons: dict[tuple[str, str], list[str]] = {}
     for model, number in numbers.items():
         for name in names:
             for reason in matrix[model][name].reasons:
                 reasons.setdefault((name, reason), []).append(number)
-    return "\n".join([*lines, *(f"{name} {' '.join(where)}: {why}" for (name, why), where in reasons.items())])
+    return "\n".join([*lines, *(f"{name} {' '.join(where)}: {visible(why)}" for (name, why), where in reasons.items())])

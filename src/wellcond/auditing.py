@@ -19,6 +19,7 @@ from wellcond.planning import Plan
 from wellcond.schemes.compose import SchemeLike
 from wellcond.schemes.laws import Law
 from wellcond.tabular import ResultTable, Tabular
+from wellcond.visible import visible
 
 
 @dataclass(frozen=True)
@@ -106,7 +107,7 @@ class Audit(Tabular):
             numbers = [f"{worst.measured:.4g}", f"{worst.expected:.4g}", f"{worst.tolerance:.2g}"]
             rows.append([layer, role, quantity, *numbers, verdict])
         header = ["layer", "role", "quantity", "worst", "expected", "±", "verdict"]
-        skipped = [f"skipped {name}: {reason}" for name, reason in self.skipped]
+        skipped = [visible(f"skipped {name}: {reason}") for name, reason in self.skipped]
         failures = len(self.failures)
         verdict = "pass" if self.passed else f"FAIL: {failures} of {len(self.findings)} checks"
         return ResultTable(header, rows, notes=[*skipped, f"{self.scheme}: {verdict}"])

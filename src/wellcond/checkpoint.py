@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
 from contextlib import ExitStack
 from dataclasses import dataclass
@@ -14,6 +13,8 @@ from torch import Tensor
 
 from wellcond.attention.storage import full
 from wellcond.errors import CheckpointError
+from wellcond.file_names import check_path
+from wellcond.json_files import read_object
 
 INDEX, SINGLE = "model.safetensors.index.json", "model.safetensors"
 PICKLES = {".bin", ".pt", ".pth", ".ckpt", ".pkl", ".pickle"}
@@ -91,6 +92,7 @@ def refuse_pickle(path: Path, instead: str = "name a .safetensors file") -> None
 
 
 def _files(path: Path) -> list[Path]:
+    check_path(path, CheckpointError)
     refuse_pickle(path, f"to read nothing but its tensors, wc.load_weights_(model, '{path}', allow_pt=True)")
     if not path.exists():
         raise CheckpointError(f"there is no file or directory '{path}'")
@@ -104,11 +106,11 @@ def _files(path: Path) -> list[Path]:
 
 
 def _indexed(directory: Path) -> list[Path]:
-    index = directory / INDEX
+    index, advice = directory / INDEX, "it is not an index of safetensors files; make it again"
     try:
-        names = set(json.loads(index.read_text())["weight_map"].values())
-    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
-        raise CheckpointError(f"'{index}' is not an index of safetensors files ({error!r}); make it again") from error
+        names = set(read_object(index, advice, CheckpointError)["weight_map"].values())
+    except (KeyError, TypeError, AttributeError) as error:
+        raise CheckpointError(f"'{index}' has no weight_map ({error!r}): {advice}") from error
     for name in names:
         # A plain file name: an index from elsewhere must not lead out of its directory.
         if not isinstance(name, str) or Path(name).name != name or "\\" in name or Path(name).suffix != ".safetensors":

@@ -15,10 +15,12 @@ import wellcond as wc
 from wellcond import cli_laboratory as laboratory
 from wellcond.applicability import applicability, matrix_text
 from wellcond.checkpoint import PICKLES
+from wellcond.cli_echo import echo
 from wellcond.cli_settings import setting
 from wellcond.diagnose.arguments import WAY_OUT
 from wellcond.diagnose.inputs import inputs_for
 from wellcond.errors import CheckpointError, SchemeError, WellcondError
+from wellcond.file_names import check_path
 from wellcond.files import file_target
 from wellcond.plain import to_json
 from wellcond.report.figures import draw_figures
@@ -43,7 +45,7 @@ class _Commands(TyperGroup):
         try:
             return super().invoke(ctx)
         except WellcondError as error:
-            typer.echo(f"error: {' '.join(str(error).split())}", err=True)
+            echo(f"error: {' '.join(str(error).split())}", err=True)
             raise typer.Exit(2) from None
 
 
@@ -80,7 +82,7 @@ Verbose = Annotated[bool, typer.Option("--verbose", "-v", help="Print every laye
 
 def _version(wanted: bool) -> None:
     if wanted:
-        typer.echo(f"wellcond {wc.__version__}")
+        echo(f"wellcond {wc.__version__}")
         raise typer.Exit
 
 
@@ -97,7 +99,7 @@ def _options(
 def inspect(model: Model, json: Json = False) -> None:
     """List the attention layers of a model: heads, widths, storage, and what was not recognised."""
     layers = wc.attention_layers(_shapes(model))
-    typer.echo(to_json({"model": model} | layers_data(layers)) if json else filled(str(layers)))
+    echo(to_json({"model": model} | layers_data(layers)) if json else filled(str(layers)))
 
 
 @app.command()
@@ -118,9 +120,9 @@ def schemes(
             vars(info) | {"applies": {model: vars(found[info.name]) for model, found in matrix.items()}}
             for info in infos
         ]
-        typer.echo(to_json({"schemes": rows}))
+        echo(to_json({"schemes": rows}))
     else:
-        typer.echo(filled(matrix_text(matrix)) if matrix else scheme_list(infos, details=bool(pattern)))
+        echo(filled(matrix_text(matrix)) if matrix else scheme_list(infos, details=bool(pattern)))
 
 
 @app.command()
@@ -150,10 +152,10 @@ def init(
         plan = wc.init_to_files(lambda: wc.build_model(model, seed=seed), chosen, output, **how)
     if json:
         about = {"model": model, "scheme": scheme, "seed": seed, "output": str(output)}
-        typer.echo(to_json(about | plan_data(plan)))
+        echo(to_json(about | plan_data(plan)))
     else:
-        typer.echo(filled(f"{plan}" if verbose else plan_summary(plan)))
-        typer.echo(f"{model}, {scheme}, seed {seed}: written to {output}")
+        echo(filled(f"{plan}" if verbose else plan_summary(plan)))
+        echo(f"{model}, {scheme}, seed {seed}: written to {output}")
 
 
 @app.command()
@@ -174,9 +176,9 @@ def audit(
     _load(built, weights, allow_pt)
     result = wc.audit(built, chosen, layers=layers, on_inapplicable="skip" if skip_inapplicable else "error")
     if json:
-        typer.echo(to_json({"model": model, "weights": str(weights)} | result.to_dict()))
+        echo(to_json({"model": model, "weights": str(weights)} | result.to_dict()))
     else:
-        typer.echo(filled(f"{result}" if verbose else audit_summary(result)))
+        echo(filled(f"{result}" if verbose else audit_summary(result)))
     if not result.passed:
         raise typer.Exit(1)
 
@@ -209,7 +211,7 @@ def diagnose(
     if jacobian not in ("auto", "exact", "off"):
         raise WellcondError(f"--jacobian is auto, exact or off, got '{jacobian}'")
     for target in (html, plot):
-        if target is not None and not target.parent.is_dir():
+        if target is not None and not check_path(target).parent.is_dir():
             raise WellcondError(f"there is no directory '{target.parent}' to write '{target.name}' into; make it first")
     built = wc.build_model(model, seed=seed)
     _load(built, weights, allow_pt)
@@ -229,10 +231,10 @@ def diagnose(
         found.to_html(html)
     if plot is not None:
         found.plot(plot)
-    typer.echo(found.to_json() if json else found.to_text())
+    echo(found.to_json() if json else found.to_text())
     for target in (html, plot):
         if target is not None and not json:
-            typer.echo(f"written to {target}")
+            echo(f"written to {target}")
 
 
 @app.command()
@@ -246,9 +248,9 @@ def figures(
     """Draw the papers' figures: σ and κ of W and W + C, κ(J) and its bound, entropy, loss, epochs to the baseline."""
     written = draw_figures(runs, output)
     if json:
-        typer.echo(to_json({"runs": runs, "written": written}))
+        echo(to_json({"runs": runs, "written": written}))
     else:
-        typer.echo("\n".join(f"wrote {path}" for path in written))
+        echo("\n".join(f"wrote {path}" for path in written))
 
 
 @app.command()
@@ -279,7 +281,7 @@ def diagram(
     json: Json = False,
 ) -> None:
     """Draw which Transformers can be trained, or where a model stands among them."""
-    if not output.parent.is_dir():
+    if not check_path(output).parent.is_dir():
         raise WellcondError(f"there is no directory '{output.parent}' to write '{output.name}' into; make it first")
     about_a_model = {"--weights": weights, "--images": images, "--text": text}
     given = [name for name, value in about_a_model.items() if value is not None]
@@ -292,7 +294,7 @@ def diagram(
         placed = wc.locate(built, fed.batch)
         placed.plot(output)
         about = {"model": model, "input": fed.description}
-        typer.echo(to_json(about | placed.to_dict()) if json else placed.to_text())
+        echo(to_json(about | placed.to_dict()) if json else placed.to_text())
     else:
         axes = {"x": _axis(x), "y": _axis(y or "residual_attention:0.1:2")}
         fixed: dict[str, Any] = {"depth": depth, "tokens": tokens, "norm": norm, "activation": activation}
@@ -302,9 +304,9 @@ def diagram(
             **axes, resolution=resolution, **{name: value for name, value in fixed.items() if name not in named}
         )
         found.plot(output)
-        typer.echo(to_json(found.to_dict()) if json else filled(f"{found}"))
+        echo(to_json(found.to_dict()) if json else filled(f"{found}"))
     if not json:
-        typer.echo(f"written to {output}")
+        echo(f"written to {output}")
 
 
 def _axis(text: str) -> Any:

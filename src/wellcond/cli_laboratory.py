@@ -9,6 +9,7 @@ from typing import Annotated, Any
 
 import typer
 
+from wellcond.cli_echo import echo
 from wellcond.cli_settings import nested
 from wellcond.errors import WellcondError
 from wellcond.plain import to_json
@@ -54,11 +55,11 @@ def compare(
         return
     if json:
         data = {folder.name: comparison.to_dict() for folder, comparison in found.items()}
-        typer.echo(to_json(data if len(data) > 1 else next(iter(data.values()))))
+        echo(to_json(data if len(data) > 1 else next(iter(data.values()))))
         return
     for folder, comparison in found.items():
-        typer.echo(f"{f'{folder.name}{chr(10)}' if len(found) > 1 else ''}{lab.table_text(comparison)}")
-        typer.echo(f"\nwritten to {lab.write_comparison_page(folder)}")
+        echo(f"{f'{folder.name}{chr(10)}' if len(found) > 1 else ''}{lab.table_text(comparison)}")
+        echo(f"\nwritten to {lab.write_comparison_page(folder)}")
 
 
 def tune(
@@ -83,7 +84,7 @@ def tune(
     rates = lab.tune_recipe(lab.with_tuning(loaded, lr and _numbers(lr)), folder, where)
     if lab.first_process():
         tuned = shlex.join(["wellcond", "compare", f"{folder / 'tuned.toml'}", "--out", f"{_folder(recipe)}-tuned"])
-        typer.echo(f"{filled(str(rates))}\n\n{tuned}")
+        echo(f"{filled(str(rates))}\n\n{tuned}")
 
 
 def report(
@@ -93,13 +94,13 @@ def report(
     ] = None,
 ) -> None:
     """Write the page of a comparison, also of one that is still running."""
-    typer.echo(f"written to {_laboratory().write_comparison_page(runs, output)}")
+    echo(f"written to {_laboratory().write_comparison_page(runs, output)}")
 
 
 def recipes(json: Json = False) -> None:
     """List the comparisons that come with the library."""
     found = _laboratory().shipped()
-    typer.echo(to_json(found) if json else table(["recipe", "what it compares"], [list(row) for row in found.items()]))
+    echo(to_json(found) if json else table(["recipe", "what it compares"], [list(row) for row in found.items()]))
 
 
 def reproduce(
@@ -138,28 +139,28 @@ def reproduce(
     folder = out or (Path("runs/smoke") if smoke else Path("runs"))
     if results:
         so_far = found_so_far(folder, id, only)
-        typer.echo(to_json([asdict(each) for each in so_far]) if json else results_text(so_far))
+        echo(to_json([asdict(each) for each in so_far]) if json else results_text(so_far))
         return
     if listing or id is None:
         if id is None and only is not None:
             raise WellcondError("--only is one of a table's recipes: give the table's id, too")
         shown = lists.details(id, only) if id else lists.listing()
-        typer.echo(to_json(lists.listed(id, only)) if json else filled(shown))
+        echo(to_json(lists.listed(id, only)) if json else filled(shown))
         return
     where = lab.Engine(engine, jobs, address, cpus)
 
     def say(line: str) -> None:
         if lab.first_process():
-            typer.echo(line if json else filled(line), err=json)
+            echo(line if json else filled(line), err=json)
 
     changes = nested(settings or ())
     found = made_again(id, folder, where, data=data, only=only, smoke=smoke, changes=changes, say=say)
     if lab.first_process():
         if json:
-            typer.echo(to_json([asdict(row) for row in found]))
+            echo(to_json([asdict(row) for row in found]))
         elif found:
             ours = "on made-up data" if smoke else f"ours{Made(changes=changes).changed}"
-            typer.echo(f"\n{filled(beside_text(found, ours))}\n\nruns in {folder}")
+            echo(f"\n{filled(beside_text(found, ours))}\n\nruns in {folder}")
 
 
 def _laboratory() -> Any:

@@ -16,7 +16,7 @@ def setting(text: str) -> tuple[str, Any]:
         raise SchemeError(f"--set takes OPTION=VALUE, got '{text}'")
     try:
         parsed = tomllib.loads(f"value = {value}")
-    except tomllib.TOMLDecodeError:
+    except (tomllib.TOMLDecodeError, RecursionError):
         return name.strip(), value.strip()
     return name.strip(), parsed["value"] if len(parsed) == 1 else value
 

@@ -8,7 +8,7 @@ import sys
 
 COLOURS = {"alarm": "\x1b[31m", "warning": "\x1b[33m", "note": "\x1b[36m"}
 RESET = "\x1b[0m"
-SEQUENCE = re.compile("|".join(map(re.escape, (*COLOURS.values(), RESET))))
+SEQUENCE = re.compile(f"({'|'.join(map(re.escape, (*COLOURS.values(), RESET)))})")
 
 
 def colour_wanted() -> bool:

@@ -37,7 +37,7 @@ def key(*parts: object) -> int:
     >>> key(0, "blocks.0.attn", "query", 3) != key(0, "blocks.0.attn", "query", 4)
     True
     """
-    digest = hashlib.blake2b("\x1f".join(map(str, parts)).encode(), digest_size=8).digest()
+    digest = hashlib.blake2b("\x1f".join(map(str, parts)).encode(errors="surrogatepass"), digest_size=8).digest()
     return int.from_bytes(digest, "little") >> 1
 
 

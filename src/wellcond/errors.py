@@ -8,9 +8,20 @@
 Linear has no attention layer.
 """
 
+from wellcond.visible import one_line
+
 
 class WellcondError(Exception):
-    """Anything wellcond refuses to do, with the reason and the next step."""
+    r"""Anything wellcond refuses to do, with the reason and the next step.
+
+    Shown in one line, whatever the names and paths in it are; `args` has them as they came.
+
+    >>> print(WellcondError("there is no layer '\x1b]0;title\x07'"))
+    there is no layer '\x1b]0;title\x07'
+    """
+
+    def __str__(self) -> str:
+        return one_line(super().__str__())
 
 
 class NoAttentionError(WellcondError):
@@ -58,7 +69,7 @@ class AttentionWarning(UserWarning):
     """
 
     def __init__(self, step: int, concern: object) -> None:
-        super().__init__(f"step {step}: {concern}")
+        super().__init__(one_line(f"step {step}: {concern}"))
         self.step, self.concern = step, concern
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import secrets
 from collections.abc import Iterable, Mapping
 from contextlib import ExitStack
 from pathlib import Path
@@ -16,6 +15,7 @@ from torch import Tensor, nn
 from wellcond.attention.storage import assign_, full
 from wellcond.checkpoint import PICKLES, Source, refuse_pickle
 from wellcond.errors import CheckpointError
+from wellcond.file_names import check_path, neighbour
 from wellcond.loading import settle, to_store
 from wellcond.pickled import read_pickled
 from wellcond.spectral.handle import handles_of
@@ -48,7 +48,7 @@ def save_weights(model: nn.Module, path: str | os.PathLike[str]) -> None:
 
 def file_target(path: str | os.PathLike[str]) -> Path:
     """Check that a file of weights can be written at a path."""
-    target = Path(path)
+    target = check_path(path, CheckpointError)
     refuse_pickle(target)
     if target.suffix != ".safetensors":
         raise CheckpointError(f"weights are written to a file that ends in .safetensors; got '{target}'")
@@ -67,7 +67,7 @@ def write_tensors(target: Path, items: Iterable[Stored]) -> int:
 def write_named(target: Path, named: Iterable[tuple[str, Tensor]], metadata: Mapping[str, str] | None = None) -> int:
     """Write tensors to a temporary neighbour, then rename it; return their size in bytes."""
     tensors = _plain(named)
-    temporary = target.with_name(f".{target.name}.{secrets.token_hex(4)}.partial")
+    temporary = neighbour(target)
     try:
         with temporary.open("xb") as file:
             mode = os.fstat(file.fileno()).st_mode  # what the user's umask says; save_file would make it private

@@ -6,7 +6,6 @@ import difflib
 import importlib
 import importlib.util
 import inspect
-import json
 import os
 import sys
 import traceback
@@ -22,6 +21,8 @@ import torch
 from torch import nn
 
 from wellcond.errors import ModelNameError
+from wellcond.file_names import check_path
+from wellcond.json_files import read_json
 
 FORMS = "timm:NAME, hf:NAME, hf:path/to/config.json or path/to/file.py:function"
 
@@ -145,12 +146,9 @@ def _hf_config(transformers: ModuleType, name: str, options: dict[str, Any]) -> 
 
 
 def _check_json(path: Path, known: Iterable[str]) -> None:
-    try:
-        data = json.loads(path.read_text())
-    except FileNotFoundError as error:
-        raise ModelNameError(f"there is no file '{path}'") from error
-    except (OSError, ValueError) as error:
-        raise ModelNameError(f"'{path}' cannot be read as JSON: {_one_line(error)}") from error
+    if not check_path(path, ModelNameError).exists():
+        raise ModelNameError(f"there is no file '{path}'")
+    data = read_json(path, error=ModelNameError)
     kind = data.get("model_type") if isinstance(data, dict) else None
     if kind not in set(known):
         raise ModelNameError(
@@ -188,7 +186,7 @@ def _file(name: str, *, offered: Mapping[str, Any], **options: Any) -> nn.Module
     path = Path(path_text)
     if not path_text.endswith(".py") or not function.isidentifier():
         raise ModelNameError(f"'{name}' names no function: write path/to/file.py:function")
-    if not path.is_file():
+    if not check_path(path, ModelNameError).is_file():
         raise ModelNameError(f"there is no file '{path}'")
     with mock.patch.object(sys, "path", [str(path.absolute().parent), *sys.path]):  # its neighbours, as python does
         build = getattr(_run(path), function, None)

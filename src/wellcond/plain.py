@@ -15,7 +15,16 @@ def to_json(data: Any) -> str:
       "kappa": "inf"
     }
     """
-    return json.dumps(plain(data), indent=2, ensure_ascii=False, allow_nan=False, default=str)
+    return _escaped(json.dumps(plain(data), indent=2, ensure_ascii=False, allow_nan=False, default=str))
+
+
+def to_json_line(data: Any) -> str:
+    r"""The same in one line, with its end.
+
+    >>> to_json_line({"title": "κ \ud800 \x9b"})
+    '{"title": "κ \\ud800 \\u009b"}\n'
+    """
+    return _escaped(json.dumps(plain(data), ensure_ascii=False, allow_nan=False)) + "\n"
 
 
 def plain(data: Any) -> Any:
@@ -25,3 +34,10 @@ def plain(data: Any) -> Any:
     if isinstance(data, (list, tuple)):
         return [plain(value) for value in data]
     return str(data) if isinstance(data, float) and not math.isfinite(data) else data
+
+
+def _escaped(text: str) -> str:
+    """The same document, printable and with an encoding: JSON's escapes for what a terminal acts on or UTF-8 lacks."""
+    if text.replace("\n", "").isprintable():
+        return text
+    return "".join(c if c.isprintable() or c == "\n" else json.dumps(c)[1:-1] for c in text)

@@ -20,6 +20,7 @@ from wellcond.progress import bar
 from wellcond.schemes.base import Scheme
 from wellcond.schemes.laws import Law
 from wellcond.tabular import ResultTable, Tabular
+from wellcond.visible import visible
 
 
 @dataclass(frozen=True)
@@ -228,11 +229,11 @@ class Plan(Tabular):
         notes = []
         whole = sorted(set(self._before) - {e.projection.weight.path for e in self.entries})
         if whole:
-            notes.append(f"{len(whole)} whole parameters set: {', '.join(whole[:3])}{', …' if len(whole) > 3 else ''}")
+            notes.append(f"{len(whole)} whole parameters set: {visible(', '.join(whole[:3]))}{', …' if len(whole) > 3 else ''}")
         frozen = sum(not entry.projection.parameter().requires_grad for entry in self.entries)
         if frozen:
             notes.append(f"{frozen} of these rows are frozen parameters (requires_grad is False), written all the same")
-        notes += [f"skipped {name}: {reason}" for name, reason in self.skipped]
+        notes += [visible(f"skipped {name}: {reason}") for name, reason in self.skipped]
         if self.written_to is not None:
             notes.append(f"written to {self.written_to}")
         elif not self.applied:

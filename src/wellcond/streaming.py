@@ -5,7 +5,6 @@ from __future__ import annotations
 import copy
 import json
 import os
-import secrets
 import shutil
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -22,6 +21,7 @@ from wellcond.checkpoint import INDEX, refuse_pickle
 from wellcond.defaults import INSTEAD, check_repeatable, initialise_part
 from wellcond.draw import neutral
 from wellcond.errors import CheckpointError, WellcondError
+from wellcond.file_names import check_path, neighbour
 from wellcond.files import sync, write_tensors
 from wellcond.initialise import LayerFilter, plan
 from wellcond.planning import Plan, check_parameter
@@ -88,7 +88,7 @@ def init_to_files(
 
 def directory_target(path: str | os.PathLike[str]) -> Path:
     """Check that a directory of weights can be written at a path."""
-    target = Path(path)
+    target = check_path(path, CheckpointError)
     refuse_pickle(target)
     if target.exists() and not target.is_dir():
         raise CheckpointError(f"'{target}' is a file; give the name of a new directory")
@@ -138,7 +138,7 @@ def _write_config(model: nn.Module, folder: Path) -> None:
 @contextmanager
 def _partial(target: Path) -> Iterator[Path]:
     """A directory beside the target that takes its name at the end, or goes if anything fails."""
-    folder = target.absolute().with_name(f".{target.absolute().name}.{secrets.token_hex(4)}.partial")
+    folder = neighbour(target.absolute())
     try:
         folder.mkdir()
         yield folder

@@ -14,6 +14,7 @@ from wellcond.planning import Entry, Plan
 from wellcond.schemes.base import SchemeInfo
 from wellcond.tables import span, table
 from wellcond.terminal import columns, wrapped
+from wellcond.visible import visible
 
 FAILURES = 10  # failing rows shown without --verbose
 
@@ -72,7 +73,9 @@ def plan_summary(plan: Plan) -> str:
     lines = [table(header, rows)] if rows else []
     whole = whole_parameters(plan)
     if whole:
-        lines.append(f"and {len(whole)} whole parameters: {', '.join(whole[:3])}{', …' if len(whole) > 3 else ''}")
+        lines.append(
+            f"and {len(whole)} whole parameters: {visible(', '.join(whole[:3]))}{', …' if len(whole) > 3 else ''}"
+        )
     text = "\n".join(lines) or "the scheme sets nothing: every weight is as the model makes it"
     return text + skipped_lines(plan.skipped)
 
@@ -82,7 +85,7 @@ def skipped_lines(skipped: Iterable[tuple[str, str]]) -> str:
     reasons: dict[str, list[str]] = {}
     for name, reason in skipped:
         reasons.setdefault(reason, []).append(name)
-    return "".join(f"\nskipped {len(names)}, {span(names)}: {reason}" for reason, names in reasons.items())
+    return "".join(f"\nskipped {len(names)}, {span(names)}: {visible(reason)}" for reason, names in reasons.items())
 
 
 def audit_summary(audit: Audit) -> str:
@@ -99,13 +102,13 @@ def audit_summary(audit: Audit) -> str:
     text = table(["role", "quantity", "checks", "worst", "expected", "±", "verdict"], rows) if rows else ""
     for finding in audit.failures[:FAILURES]:
         head = "" if finding.head < 0 else f" head {finding.head}"
-        text += f"\nFAIL {finding.layer} {finding.role}{head}: {finding.quantity} {finding.measured:.4g}"
+        text += f"\nFAIL {visible(finding.layer)} {finding.role}{head}: {finding.quantity} {finding.measured:.4g}"
         text += f", expected {finding.expected:.4g} ± {finding.tolerance:.2g}"
     more = len(audit.failures) - FAILURES
     text += f"\n… and {more} more; --verbose lists every layer" if more > 0 else ""
     total = f"{len(audit.findings)} checks"
     verdict = f"FAIL, {len(audit.failures)} of {total}" if audit.failures else f"pass, {total}"
-    return f"{text}{skipped_lines(audit.skipped)}\n{audit.scheme}: {verdict}".lstrip("\n")
+    return f"{text}{skipped_lines(audit.skipped)}\n{visible(audit.scheme)}: {verdict}".lstrip("\n")
 
 
 def _excess(finding: Finding) -> float:

@@ -15,6 +15,8 @@ GAP = 2  # spaces between columns
 NARROW = 16  # a column is not made narrower than this to have its words wrapped
 WORDS = re.compile(r"[^\W\d_]\w+,? [^\W\d_]\w+")  # two words side by side: numbers are not wrapped, words are
 
+from wellcond.visible import visible
+
 
 def table(
     header: Sequence[str],
@@ -51,7 +53,7 @@ def table(
     layer     entropy
     blocks.0  0.99
     """
-    columns = [list(column) for column in zip(header, *rows, strict=True)]
+    columns = [list(map(visible, column)) for column in zip(header, *rows, strict=True)]
     widths = [max(map(cell_len, column)) for column in columns]
     limit = terminal.columns() if width is None else width
     colours = [None, *(severities or [None] * len(rows))]
@@ -136,7 +138,7 @@ def markdown(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
     | blocks.0 | 1.00 |
     | a\|b     | 12.5 |
     """
-    cells = [[cell.replace("|", r"\|") for cell in row] for row in (header, *rows)]
+    cells = [[visible(cell).replace("|", r"\|") for cell in row] for row in (header, *rows)]
     widths = [max(cell_len(row[column]) for row in cells) for column in range(len(header))]
     lines = [f"| {' | '.join(map(_padded, row, widths))} |" for row in cells]
     rule = f"|{'|'.join('-' * (width + 2) for width in widths)}|"
@@ -151,6 +153,7 @@ def span(names: Sequence[str]) -> str:
     >>> span(["layers.0.blocks.1.attn", "layers.1.blocks.0.attn"])
     'layers.0.blocks.1.attn … layers.1.blocks.0.attn'
     """
+    names = [visible(name) for name in names]
     first, last = names[0].split("."), names[-1].split(".")
     if first == last:
         return names[0]

@@ -16,6 +16,7 @@ from wellcond.propagation.verdict import Severity
 from wellcond.report.atomic import write_text
 from wellcond.tables import span
 from wellcond.tabular import Graded, ResultTable, Tabular
+from wellcond.visible import visible
 
 
 @dataclass(frozen=True)
@@ -99,7 +100,7 @@ class Diagnosis(Tabular):
             worst = [Graded(severity, f"  {line}") for severity, line in _grouped(self.concerns)[:5]]
             notes += ["", "worst", *worst]
         if self.skipped:
-            notes += ["", "not measured", *(f"  {s['name']} ({s['cls']}): {s['reason']}" for s in self.skipped)]
+            notes += ["", "not measured", *(visible(f"  {s['name']} ({s['cls']}): {s['reason']}") for s in self.skipped)]
         return ResultTable(header, rows, title, notes, [layer.severity for layer in layers])
 
     def to_dict(self) -> dict[str, Any]:

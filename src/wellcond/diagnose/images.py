@@ -18,6 +18,7 @@ from torch import Tensor
 from wellcond.diagnose.arguments import Pixels
 from wellcond.draw import key, neutral
 from wellcond.errors import WellcondError
+from wellcond.file_names import check_path
 
 if TYPE_CHECKING:
     from PIL.Image import Image
@@ -102,7 +103,7 @@ def _reading(what: str) -> Iterator[None]:
 
 def _image_files(folder: Path) -> Iterator[Path]:
     """Every file named like an image; links are followed, each folder once."""
-    if not folder.is_dir():
+    if not check_path(folder).is_dir():
         raise WellcondError(f"{str(folder)!r} is not a folder")
     seen: set[str] = set()
     for parent, folders, files in os.walk(folder, onerror=_refuse, followlinks=True):

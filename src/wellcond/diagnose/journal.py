@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 from collections.abc import Mapping
 from pathlib import Path
@@ -10,7 +9,8 @@ from typing import Any
 
 from wellcond.diagnose.records import SCHEMA
 from wellcond.errors import WellcondError
-from wellcond.plain import plain
+from wellcond.file_names import check_path
+from wellcond.plain import to_json, to_json_line
 from wellcond.report.atomic import write_text
 
 
@@ -28,10 +28,11 @@ class Journal:
     """
 
     def __init__(self, folder: Path, about: Mapping[str, Any]) -> None:
+        check_path(folder)
         try:
             folder.mkdir(parents=True, exist_ok=True)
             if not (folder / "run.json").exists():
-                write_text(folder / "run.json", json.dumps({"schema": SCHEMA, **plain(about)}, indent=2) + "\n")
+                write_text(folder / "run.json", to_json({"schema": SCHEMA, **about}) + "\n")
             self._file = os.open(folder / "metrics.jsonl", os.O_RDWR | os.O_CREAT | os.O_APPEND, 0o666)
         except OSError as error:
             raise WellcondError(f"'{folder}' cannot be written to: {error.strerror}") from error
@@ -39,8 +40,7 @@ class Journal:
 
     def write(self, record: Mapping[str, Any]) -> None:
         """Append one line with one call, and have the system store it."""
-        line = json.dumps(plain(record), ensure_ascii=False, allow_nan=False) + "\n"
-        os.write(self._file, line.encode())
+        os.write(self._file, to_json_line(record).encode())
         os.fdatasync(self._file)
 
     def close(self) -> None:

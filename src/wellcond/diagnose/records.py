@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 
 from wellcond.jacobian.result import Bound, ConditionNumber
 from wellcond.propagation.verdict import Severity
+from wellcond.visible import visible
 
 ROLES = ("query", "key", "value")  # whose weights are measured
 SCHEMA = 1  # raised when a field changes its meaning or goes away
@@ -141,11 +142,12 @@ class Concern:
     @property
     def where(self) -> str:
         """The layer and, if it is not about the whole layer, its heads."""
+        layer = visible(self.layer)
         if not self.heads:
-            return self.layer
+            return layer
         if len(self.heads) > 4:
-            return f"{len(self.heads)} heads of {self.layer}"
-        return f"{self.layer} head{'s' if len(self.heads) > 1 else ''} {', '.join(map(str, self.heads))}"
+            return f"{len(self.heads)} heads of {layer}"
+        return f"{layer} head{'s' if len(self.heads) > 1 else ''} {', '.join(map(str, self.heads))}"
 
     def __str__(self) -> str:
         return f"{self.where}: {self.text}: {self.remedy}"

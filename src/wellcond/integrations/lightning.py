@@ -5,12 +5,13 @@ from __future__ import annotations
 from typing import Any
 
 from wellcond.diagnose.monitor import Monitor
-from wellcond.diagnose.scalars import scalars
+from wellcond.errors import WellcondError
 from wellcond.integrations.shared import NAME, attach, check_model, missing
+from wellcond.integrations.watching import Watching
 from wellcond.spectral.handle import Conditioning
 
 try:
-    from lightning.pytorch import Callback
+    from lightning.pytorch import Callback, LightningModule
 except ImportError as error:
     raise missing("lightning", "lightning", error) from error
 
@@ -42,7 +43,7 @@ class ConditioningCallback(Callback):  # type: ignore[misc]
 
     def on_fit_start(self, trainer: Any, pl_module: Any) -> None:
         """The optimizers are there; their state may be loaded later, which changes nothing for us."""
-        check_model(self.handle, pl_module)
+        check_model(self.handle.model, pl_module)
         attach(self.handle, trainer.optimizers)
 
     def state_dict(self) -> dict[str, Any]:
@@ -55,25 +56,43 @@ class ConditioningCallback(Callback):  # type: ignore[misc]
 
 
 class MonitorCallback(Callback):  # type: ignore[misc]
-    """Have a monitor look after every training batch; its averages go to the Trainer's loggers, too.
+    """Have a monitor look after every step of the optimizer; its averages go to the Trainer's loggers, too.
 
-    >>> import torch, wellcond as wc
-    >>> block = torch.nn.TransformerEncoderLayer(8, 2, batch_first=True)
-    >>> MonitorCallback(wc.Monitor(block, torch.randn(2, 6, 8))).monitor.schedule.budget
-    0.01
+    Args:
+        given: the batch to look with, or a `wc.Monitor` of the module or of a network inside it.
+        options: with a batch, the keywords of `wc.Monitor`, as in `every=100`.
+
+    Attributes:
+        monitor: the `wc.Monitor`; None before training, where a batch was given.
+
+    >>> import torch
+    >>> MonitorCallback(torch.randn(2, 6, 8), every=100).monitor is None
+    True
     """
 
-    def __init__(self, monitor: Monitor) -> None:
-        self.monitor = monitor
+    def __init__(self, given: Any, **options: Any) -> None:
+        self._watching = Watching(given, options)
+
+    @property
+    def monitor(self) -> Monitor | None:
+        """The monitor; None before training, where a batch was given."""
+        return self._watching.monitor
+
+    def on_train_start(self, trainer: Any, pl_module: Any) -> None:
+        """The module is where it will be trained, with the weights and at the step that it starts or resumes from."""
+        if not isinstance(self._watching.given, Monitor) and type(pl_module).forward is LightningModule.forward:
+            raise WellcondError(
+                f"{type(pl_module).__name__} has no forward() to send the batch through: watch the network inside it, "
+                "MonitorCallback(wc.Monitor(module.network, batch, …))"
+            )
+        self._watching.begin(pl_module, trainer.global_step)
 
     def on_train_batch_end(self, trainer: Any, pl_module: Any, *rest: Any) -> None:
         """Count a step of the optimizer, not a batch of an accumulated gradient."""
-        if trainer.global_step == self.monitor.steps:
-            return
-        for record in self.monitor.step(trainer.global_step):
-            for logger in trainer.loggers:
-                logger.log_metrics(dict(scalars(record)), step=trainer.global_step)
+        values = self._watching.step(trainer.global_step)
+        for logger in trainer.loggers if values else ():
+            logger.log_metrics(values, step=trainer.global_step)
 
     def on_fit_end(self, trainer: Any, pl_module: Any) -> None:
         """Training is over."""
-        self.monitor.close()
+        self._watching.end()

@@ -18,17 +18,17 @@ def missing(library: str, extra: str, error: ImportError) -> ImportError:
     return ImportError(f"{library} cannot be imported ({error}): pip install 'wellcond[{extra}]'", name=library)
 
 
-def check_model(handle: Conditioning, model: nn.Module) -> None:
-    """Raise unless the conditioned network is what is trained, however either is wrapped.
+def check_model(own: nn.Module, model: nn.Module, what: str = "conditioned") -> None:
+    """Raise unless the conditioned or monitored network is what is trained, however either is wrapped.
 
     >>> import wellcond as wc
     >>> block = nn.TransformerEncoderLayer(8, 2, batch_first=True)
-    >>> check_model(wc.condition_(block, "polar"), nn.Sequential(block))
+    >>> check_model(wc.condition_(block, "polar").model, nn.Sequential(block))
     """
-    if {id(module) for module in handle.model.modules()}.isdisjoint(id(module) for module in model.modules()):
+    if {id(module) for module in own.modules()}.isdisjoint(id(module) for module in model.modules()):
         raise WeightError(
-            f"the {type(model).__name__} in training is not the {type(handle.model).__name__} that was conditioned: "
-            "condition the very object that is trained (a model_init or a deep copy makes another)"
+            f"the {type(model).__name__} in training is not the {type(own).__name__} that was {what}: give the very "
+            "object that is trained (a model_init or a deep copy makes another)"
         )
 
 

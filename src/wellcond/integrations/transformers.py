@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import sys
 import warnings
 from pathlib import Path
 from typing import Any
@@ -14,12 +15,15 @@ from wellcond.attention.storage import full
 from wellcond.diagnose.monitor import Monitor
 from wellcond.errors import CheckpointError
 from wellcond.integrations.shared import NAME, attach, check_model, missing
+from wellcond.integrations.watching import Watching
 from wellcond.live import live_owners, stored_weight
 from wellcond.spectral.handle import Conditioning
 from wellcond.spectral.saved import load_state_, write_state
+from wellcond.visible import visible
 
 try:
     from transformers import TrainerCallback
+    from transformers.trainer_callback import CallbackHandler
 except ImportError as error:
     raise missing("transformers", "hf", error) from error
 
@@ -66,7 +70,7 @@ class ConditioningCallback(TrainerCallback):  # type: ignore[misc]
         self, args: Any, state: Any, control: Any, model: nn.Module, optimizer: Any = None, **rest: Any
     ) -> None:
         """Weights, optimizer and schedule are loaded by now."""
-        check_model(self.handle, model)
+        check_model(self.handle.model, model)
         attach(self.handle, [optimizer])
         if state.global_step:  # a run that starts has done none
             self._resume(args, state.global_step)
@@ -80,7 +84,9 @@ class ConditioningCallback(TrainerCallback):  # type: ignore[misc]
         if folder.is_dir():
             write_state(found, folder / self.file)
         else:
-            warnings.warn(f"there is no '{folder}', so the state of the conditioning is not saved", stacklevel=2)
+            warnings.warn(
+                f"there is no '{visible(folder)}', so the state of the conditioning is not saved", stacklevel=2
+            )
 
     def on_train_end(self, args: Any, state: Any, control: Any, **rest: Any) -> None:
         """The best model's weights were loaded: take the W they came from, not W to rounding error."""
@@ -99,8 +105,9 @@ class ConditioningCallback(TrainerCallback):  # type: ignore[misc]
             self._restore(found)
         else:
             warnings.warn(
-                f"there is no {self.file} in '{folders[-1]}', so W comes from the weights of the checkpoint, to "
-                "rounding error; for a bit-exact continuation say ConditioningCallback(handle, resume_from=FOLDER)",
+                f"there is no {self.file} in '{visible(folders[-1])}', so W comes from the weights of the "
+                "checkpoint, to rounding error; for a bit-exact continuation say "
+                "ConditioningCallback(handle, resume_from=FOLDER)",
                 stacklevel=2,
             )
 
@@ -120,26 +127,66 @@ class ConditioningCallback(TrainerCallback):  # type: ignore[misc]
 
 
 class MonitorCallback(TrainerCallback):  # type: ignore[misc]
-    """Have a monitor look after every step of the Trainer's optimizer.
+    """Have a monitor look after every step of the Trainer's optimizer; its averages go to the Trainer's log.
 
-    The Trainer hands callbacks no logger; give the monitor a `log` of its own (`print`, a tracker), or a folder.
+    They are an entry of `trainer.state.log_history` and reach the trackers of `report_to`, when they are measured:
+    `logging_steps` does not matter.
 
-    >>> import wellcond as wc
-    >>> block = nn.TransformerEncoderLayer(8, 2, batch_first=True)
-    >>> MonitorCallback(wc.Monitor(block, torch.randn(2, 6, 8))).monitor.schedule.budget
-    0.01
+    Args:
+        given: the batch to look with, or a `wc.Monitor` of the Trainer's model.
+        log_to_trainer: False to leave the Trainer's log alone.
+        options: with a batch, the keywords of `wc.Monitor`, as in `every=100`.
+
+    Attributes:
+        monitor: the `wc.Monitor`; None before training, where a batch was given.
+
+    >>> MonitorCallback({"input_ids": torch.arange(4)[None]}, every=100).monitor is None
+    True
     """
 
-    def __init__(self, monitor: Monitor) -> None:
-        self.monitor = monitor
+    def __init__(self, given: Any, *, log_to_trainer: bool = True, **options: Any) -> None:
+        self._watching, self.log_to_trainer = Watching(given, options), log_to_trainer
 
-    def on_step_end(self, args: Any, state: Any, control: Any, **rest: Any) -> None:
+    @property
+    def monitor(self) -> Monitor | None:
+        """The monitor; None before training, where a batch was given."""
+        return self._watching.monitor
+
+    def on_train_begin(self, args: Any, state: Any, control: Any, model: nn.Module, **rest: Any) -> None:
+        """Weights are loaded, and sharded, by now."""
+        self._watching.begin(model, state.global_step)
+
+    def on_step_end(self, args: Any, state: Any, control: Any, **rest: Any) -> Any:
         """After the optimizer's step, by the Trainer's own count."""
-        self.monitor.step(state.global_step)
+        values: dict[str, Any] = dict(self._watching.step(state.global_step))
+        if not values or not self.log_to_trainer:
+            return control
+        if state.epoch is not None:
+            values["epoch"] = state.epoch
+        state.log_history.append({**values, "step": state.global_step})
+        handler = _handler(self)
+        # As Trainer.log does, but for handler.on_log, which would forget that the loss is to be logged at this step.
+        return control if handler is None else handler.call_event("on_log", args, state, control, logs=values)
 
     def on_train_end(self, args: Any, state: Any, control: Any, **rest: Any) -> None:
         """Training is over."""
-        self.monitor.close()
+        self._watching.end()
+
+
+def _handler(callback: TrainerCallback) -> CallbackHandler | None:
+    """The Trainer's list of callbacks, trackers among them, while it calls one of them.
+
+    Note [The Trainer's trackers]: those of `report_to` are callbacks, and a Trainer tells a callback neither of itself
+    nor of the others. The call comes from their CallbackHandler, so it is a few frames up the stack. Where it is not,
+    log_history has the values all the same. `log_to_trainer=False` switches this off.
+    """
+    frame = sys._getframe(1)
+    while frame.f_back is not None:
+        frame = frame.f_back
+        owner = frame.f_locals.get("self")
+        if isinstance(owner, CallbackHandler) and callback in owner.callbacks:
+            return owner
+    return None
 
 
 def _folder(args: Any, step: int) -> Path:

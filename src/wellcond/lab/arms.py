@@ -40,7 +40,7 @@ class Scheme:
         'shift-1-7e1e04'
         """
         plain = re.sub(r"[^a-z0-9]+", "-", self.name.lower()).strip("-")[:40]
-        return f"{plain}-{hashlib.sha256(self.name.encode()).hexdigest()[:6]}"
+        return f"{plain}-{hashlib.sha256(self.name.encode(errors='surrogatepass')).hexdigest()[:6]}"
 
     def planned(self, model: nn.Module, seed: int) -> wc.Plan | None:
         """What it would write into a fresh model, from shapes alone; None if it leaves the model as it is."""

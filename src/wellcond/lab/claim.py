@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import json
 import shlex
 import sys
 from datetime import UTC, datetime
@@ -15,6 +14,8 @@ from torch import nn
 
 import wellcond as wc
 from wellcond.errors import WellcondError
+from wellcond.file_names import check_path
+from wellcond.json_files import read_object
 from wellcond.lab.environment import environment
 from wellcond.lab.models import monitor_inputs
 from wellcond.lab.recipe import Recipe, written
@@ -25,6 +26,7 @@ from wellcond.report.atomic import write_text
 
 def claim(out: Path, recipe: Recipe, task: Task, model: nn.Module) -> None:
     """Make the folder this recipe's, or see that it is: runs of two recipes are not mixed."""
+    check_path(out)
     try:
         out.mkdir(parents=True, exist_ok=True)
     except OSError as error:
@@ -81,12 +83,11 @@ def same_recipe(recipe: Recipe, out: Path) -> bool:
 
 def _begun(mark: Path) -> dict[str, Any]:
     """What an earlier call wrote; nothing if there was none."""
-    try:
-        return dict(json.loads(mark.read_text()))
-    except FileNotFoundError:
-        return {}
-    except (OSError, ValueError, TypeError) as error:
-        raise WellcondError(f"'{mark}' cannot be read ({error}): give another --out") from None
+    found = read_object(mark, "give another --out", missing={})
+    for name in ("fingerprint", "started", "command"):
+        if not isinstance(found.get(name, ""), str):
+            raise WellcondError(f"'{mark}': {name} is {found[name]!r:.60}, not a text: give another --out")
+    return found
 
 
 def _diagram(model: nn.Module, task: Task) -> dict[str, Any] | None:

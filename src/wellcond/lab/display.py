@@ -12,6 +12,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, TaskID, TextColumn, Tim
 from wellcond.lab.compare import Experiment
 from wellcond.lab.processes import first_process
 from wellcond.progress import bars, watched
+from wellcond.visible import visible
 
 
 class Display:
@@ -48,7 +49,8 @@ class Display:
         """A run has made some steps."""
         run = scheme, seed
         if run not in self.under_way:
-            name = scheme if len(scheme) < 28 else scheme[:27] + "…"
+            shown = visible(scheme)
+            name = shown if len(shown) < 28 else shown[:27] + "…"
             # Brackets in a name are not rich's markup.
             self.under_way[run] = self.bars.add_task(
                 f"  {name}, seed {seed}".replace("[", r"\["), total=self.steps, loss=""
@@ -67,7 +69,7 @@ class Display:
         self.done += 1
         self.bars.update(self.all, description=self._title())
         if not watched(self.console) and first_process():
-            print(f"run {self.done} of {self.runs}: {scheme}, seed {seed}", file=sys.stderr, flush=True)  # noqa: T201
+            print(f"run {self.done} of {self.runs}: {visible(scheme)}, seed {seed}", file=sys.stderr, flush=True)  # noqa: T201
 
     def _title(self) -> str:
         return f"run {min(self.done + 1, self.runs)} of {self.runs}"

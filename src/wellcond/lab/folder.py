@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
-import json
 import math
 from pathlib import Path
 from typing import Any
 
 from wellcond.errors import StorageError, WellcondError
-from wellcond.plain import plain, to_json
+from wellcond.file_names import check_path
+from wellcond.json_files import read_lines, read_object
+from wellcond.plain import to_json, to_json_line
 from wellcond.report.atomic import write_text
+
+STATUSES = ("running", "finished", "diverged", "crashed")
 
 
 class RunFolder:
@@ -26,7 +29,7 @@ class RunFolder:
     """
 
     def __init__(self, path: Path) -> None:
-        self.path = path
+        self.path = check_path(path)
         try:
             path.mkdir(parents=True, exist_ok=True)
         except OSError as error:
@@ -34,7 +37,7 @@ class RunFolder:
 
     @property
     def description(self) -> dict[str, Any]:
-        """What `run.json` says; nothing before the run began, or where it is damaged."""
+        """What `run.json` says; nothing before the run began."""
         return describe(self.path)
 
     @property
@@ -56,39 +59,42 @@ class RunFolder:
 
     def go_back_to(self, step: int) -> None:
         """Forget what was measured after a step: it will be measured again. The monitor looks before a step is made."""
-        kept = []
-        for line in self._whole_lines("metrics.jsonl"):
-            found = json.loads(line)
-            if found["step"] < step or (found["step"] == step and found["kind"] != "monitor"):
-                kept.append(line)
-        write_text(self.path / "metrics.jsonl", "".join(kept))
-        timings = [line for line in self._whole_lines("timings.jsonl") if json.loads(line)["step"] <= step]
-        write_text(self.path / "timings.jsonl", "".join(timings))
+        metrics, timings = (run_lines(self.path / name) for name in ("metrics.jsonl", "timings.jsonl"))
+        kept = [one for one in metrics if one["step"] < step or (one["step"] == step and one["kind"] != "monitor")]
+        write_text(self.path / "metrics.jsonl", "".join(map(to_json_line, kept)))
+        write_text(self.path / "timings.jsonl", "".join(to_json_line(one) for one in timings if one["step"] <= step))
 
     def _append(self, name: str, values: dict[str, Any]) -> None:
-        line = json.dumps(plain(values), ensure_ascii=False, allow_nan=False) + "\n"
         try:
             with (self.path / name).open("a", encoding="utf-8") as file:
-                file.write(line)
+                file.write(to_json_line(values))
         except OSError as error:
             raise StorageError(f"'{self.path / name}' cannot be written: {error}") from None
 
-    def _whole_lines(self, name: str) -> list[str]:
-        path = self.path / name
-        lines = path.read_text(encoding="utf-8").splitlines(keepends=True) if path.exists() else []
-        return [line for line in lines if line.endswith("\n")]
-
 
 def describe(folder: Path) -> dict[str, Any]:
-    """What a folder's `run.json` says; nothing where there is none, or a damaged one."""
-    path = folder / "run.json"
-    try:
-        found = json.loads(path.read_text(encoding="utf-8"))
-    except (FileNotFoundError, ValueError):
+    """What a folder's `run.json` says; nothing where there is none."""
+    path, advice = check_path(folder / "run.json"), f"delete '{folder}' to train this run again"
+    if not path.exists():
         return {}
-    except OSError as error:  # to train a finished run again would be worse than to stop
-        raise WellcondError(f"'{path}' cannot be read: {error}") from None
-    return found if isinstance(found, dict) else {}
+    found = read_object(path, advice)  # to train a finished run again would be worse than to stop
+    if found.get("status") not in STATUSES:
+        raise WellcondError(
+            f"'{path}': status is one of {', '.join(STATUSES)}, got {found.get('status')!r:.60}: {advice}"
+        )
+    return found
+
+
+def run_lines(path: Path) -> list[dict[str, Any]]:
+    """What was measured or timed, each at a step and of a kind; nothing where there is no file."""
+    if not path.exists():
+        return []
+    advice = f"delete '{path.parent}' and run the comparison again"
+    lines = list(read_lines(path, advice))
+    for number, line in lines:
+        if type(line.get("step")) is not int or not isinstance(line.get("kind"), str):
+            raise WellcondError(f"'{path}', line {number}, has no step or no kind: {advice}")
+    return [line for _, line in lines]
 
 
 def sound(loss: float) -> bool:

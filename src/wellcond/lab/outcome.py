@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-import json
 import math
-from collections.abc import Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from wellcond.errors import WellcondError
+from wellcond.json_files import read_object
+from wellcond.lab.folder import STATUSES, run_lines
 
 
 @dataclass(frozen=True)
@@ -57,21 +57,35 @@ class Outcome:
 
 def read_outcome(folder: Path) -> Outcome:
     """One run's folder: `run.json`, `metrics.jsonl` and `timings.jsonl`."""
+    advice = f"delete '{folder}' and run the comparison again"
+    described = read_object(folder / "run.json", advice)
+    metrics, timings = (run_lines(folder / name) for name in ("metrics.jsonl", "timings.jsonl"))
     try:
-        described = json.loads((folder / "run.json").read_text(encoding="utf-8"))
-    except (OSError, ValueError) as error:
-        raise WellcondError(
-            f"'{folder}' holds no readable run.json ({error}): it is not a run of a comparison"
-        ) from None
-    try:
-        return _outcome(folder, described)
-    except (AttributeError, KeyError, OSError, TypeError, ValueError) as error:
-        why = f"{type(error).__name__}: {error}"
-        raise WellcondError(f"'{folder}' is damaged ({why}): delete it and run the comparison again") from None
+        _check(described)
+        return _outcome(described, metrics, timings)
+    except (KeyError, OverflowError, TypeError, ValueError) as error:
+        why = f"there is no {error}" if isinstance(error, KeyError) else str(error)
+        raise WellcondError(f"'{folder}' is damaged ({why}): {advice}") from None
 
 
-def _outcome(folder: Path, described: dict[str, Any]) -> Outcome:
-    metrics, timings = list(_lines(folder / "metrics.jsonl")), list(_lines(folder / "timings.jsonl"))
+def _check(described: dict[str, Any]) -> None:
+    """Raise unless what is said of a run is of the right kind."""
+    kinds: dict[str, tuple[type, ...]] = {"scheme": (str,), "seed": (int,), "status": (str,), "metric": (str,)}
+    kinds |= {"higher_is_better": (bool,), "steps": (int,)}
+    optional: dict[str, tuple[type, ...]] = {"control_of": (str, type(None)), "error": (str,), "start": (dict,)}
+    optional |= {"arm": (dict, type(None)), "lr": (int, float)}
+    for name, allowed in (kinds | {name: kind for name, kind in optional.items() if name in described}).items():
+        if type(described[name]) not in allowed:
+            words = " or ".join("null" if kind is type(None) else kind.__name__ for kind in allowed)
+            raise TypeError(f"{name} is {described[name]!r:.60}, not {words}")
+    if described["status"] not in STATUSES:
+        raise ValueError(f"status is {described['status']!r:.60}, not one of {', '.join(STATUSES)}")
+    if described["steps"] < 0:
+        raise ValueError(f"steps is {described['steps']}, less than 0")
+
+
+def _outcome(described: dict[str, Any], metrics: list[dict[str, Any]], timings: list[dict[str, Any]]) -> Outcome:
+    tests = [line for line in metrics if line["kind"] == "test"]
     return Outcome(
         scheme=described["scheme"],
         control_of=described.get("control_of"),
@@ -83,16 +97,23 @@ def _outcome(folder: Path, described: dict[str, Any]) -> Outcome:
         steps=described["steps"],
         # What is no number is a word in JSON.
         train=tuple((line["step"], float(line["loss"])) for line in metrics if line["kind"] == "train"),
-        test=tuple((line["step"], float(line[described["metric"]])) for line in metrics if line["kind"] == "test"),
-        monitor=tuple(line for line in metrics if line["kind"] == "monitor"),
-        seconds=sum(line["seconds"] for line in timings if line["kind"] == "train"),
-        start=described.get("start", {}),
-        final=_final(metrics),
+        test=tuple((line["step"], float(line[described["metric"]])) for line in tests),
+        monitor=tuple(_monitored(line) for line in metrics if line["kind"] == "monitor"),
+        seconds=sum(float(line["seconds"]) for line in timings if line["kind"] == "train"),
+        start={name: float(value) for name, value in described.get("start", {}).items()},
+        final=_final(tests),
     )
 
 
-def _final(metrics: list[dict[str, Any]]) -> dict[str, float]:
-    tests = [line for line in metrics if line["kind"] == "test"]
+def _monitored(line: dict[str, Any]) -> dict[str, Any]:
+    """A line of the monitor, whose entries are numbers or nothing; what is not finite stays the word that it is."""
+    for name, value in line.items():
+        if name != "kind" and value is not None:
+            float(value)
+    return line
+
+
+def _final(tests: list[dict[str, Any]]) -> dict[str, float]:
     found = {name: float(value) for name, value in (tests[-1] if tests else {}).items() if name not in ("kind", "step")}
     return {name: value for name, value in found.items() if math.isfinite(value)}
 
@@ -109,12 +130,3 @@ def read_outcomes(folder: Path) -> list[Outcome]:
     if not found:
         raise WellcondError(f"'{folder}' holds no runs: give the --out folder of a comparison")
     return [read_outcome(path) for path in found]
-
-
-def _lines(path: Path) -> Iterable[dict[str, Any]]:
-    """Whole lines of a file that grows; a last one without its end is not there yet."""
-    if not path.exists():
-        return
-    for line in path.read_text(encoding="utf-8").splitlines(keepends=True):
-        if line.endswith("\n"):
-            yield json.loads(line)

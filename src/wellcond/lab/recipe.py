@@ -13,6 +13,7 @@ import tomli_w
 from pydantic import Field, ValidationError, field_validator, model_validator
 
 from wellcond.errors import WellcondError
+from wellcond.file_names import check_path
 from wellcond.lab.refusals import refusal
 from wellcond.lab.settings import Arm, Augment, Looking, Named, Part, Stage, Training, Tuning, Weights
 
@@ -103,7 +104,7 @@ def shipped() -> dict[str, str]:
 
 def recipe_text(source: str | Path) -> tuple[str, str]:
     """A recipe's text, and what to call it in messages: a file, or one that comes with the library."""
-    path = Path(source)
+    path = check_path(source)
     if path.suffix == ".toml" or path.is_file():
         try:
             return path.read_text(encoding="utf-8"), str(path)
@@ -135,12 +136,27 @@ def parse_recipe(text: str, name: str, **changes: Any) -> Recipe:
     """
     try:
         data = tomllib.loads(text)
-    except tomllib.TOMLDecodeError as error:
+    except (tomllib.TOMLDecodeError, RecursionError) as error:
         raise WellcondError(f"{name} is not TOML: {error}") from None
+    whole = named_parts(merged(named_parts(data), changes))
+    for each in _texts(whole):
+        if not each.isprintable() and any("\ud800" <= character <= "\udfff" for character in each):
+            raise WellcondError(f"{name}: '{each}' has half a character, which no file can hold: write it in UTF-8")
     try:
-        return Recipe.model_validate(named_parts(merged(named_parts(data), changes)))
+        return Recipe.model_validate(whole)
     except ValidationError as error:
         raise WellcondError(f"{name}: {refusal(error, Recipe)}") from None
+
+
+def _texts(data: Any) -> Iterator[str]:
+    """All texts of nested tables, names of keys included."""
+    if isinstance(data, str):
+        yield data
+    elif isinstance(data, Mapping):
+        yield from _texts([*data, *data.values()])
+    elif isinstance(data, (list, tuple)):
+        for each in data:
+            yield from _texts(each)
 
 
 def named_parts(data: Mapping[str, Any]) -> dict[str, Any]:

@@ -13,6 +13,7 @@ from torch import Tensor, nn
 from torch.distributed.tensor import DTensor
 
 from wellcond.attention.storage import assign_, full, like
+from wellcond.json_files import parse_json
 from wellcond.lab.checkpoints import latest_checkpoint
 from wellcond.spectral.handle import Conditioning
 from wellcond.spectral.saved import join_state, split_state
@@ -75,7 +76,9 @@ class Standing:
             )
         if self.conditioning is not None:
             text = bytes(parts["text"][""].tolist()).decode()
-            self.conditioning.load_state_dict(join_state(json.loads(text), parts.get("conditioning", {})))
+            self.conditioning.load_state_dict(
+                join_state(parse_json(text, "the checkpoint"), parts.get("conditioning", {}))
+            )
 
 
 def _as(target: Tensor, whole: Tensor) -> Tensor:

@@ -108,4 +108,4 @@ def _verdicts(comparison: Comparison) -> list[str]:
 
 def _filled(text: str, width: int, indent: str = "") -> str:
     """Lines of a width; a name with hyphens stays whole, so that it can be searched for."""
-    return textwrap.fill(text, width, subsequent_indent=indent, break_on_hyphens=False)
+    return textwrap.fill(visible(text), width, subsequent_indent=indent, break_on_hyphens=False)

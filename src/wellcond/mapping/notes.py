@@ -8,6 +8,7 @@ from collections.abc import Mapping, Sequence
 from wellcond.mapping.mapped import Mapped
 from wellcond.tables import span
 from wellcond.terminal import prose
+from wellcond.visible import visible
 
 ALIGNED = 0.2  # relative gap between β from weights and on the batch that is spoken of
 
@@ -54,7 +55,7 @@ def closing(notes: Sequence[str], skipped: Mapping[str, str]) -> str:
     for name, reason in skipped.items():
         reasons.setdefault(reason, []).append(name)
     left = [f"not mapped: {span(names)}: {reason}" for reason, names in reasons.items()]
-    return "\n".join(map(prose, (*notes, *left)))
+    return "\n".join(prose(visible(line)) for line in (*notes, *left))
 
 
 def _names(names: list[str], total: int) -> str:

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import os
-import secrets
 from pathlib import Path
 
 from wellcond.errors import StorageError
+from wellcond.file_names import check_path, neighbour
 
 
 def write_bytes(path: Path, content: bytes) -> None:
@@ -18,7 +18,8 @@ def write_bytes(path: Path, content: bytes) -> None:
     ...     (Path(folder) / "a.txt").read_text()
     'whole'
     """
-    temporary = path.with_name(f".{path.name}.{secrets.token_hex(4)}.partial")
+    check_path(path, StorageError)
+    temporary = neighbour(path)
     try:
         temporary.write_bytes(content)
         os.replace(temporary, path)
@@ -29,5 +30,5 @@ def write_bytes(path: Path, content: bytes) -> None:
 
 
 def write_text(path: Path, content: str) -> None:
-    """The same for text, in UTF-8."""
-    write_bytes(path, content.encode())
+    """The same for text, in UTF-8, which has no halves of surrogate pairs: they are written as escapes."""
+    write_bytes(path, content.encode(errors="backslashreplace"))

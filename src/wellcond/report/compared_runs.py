@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-import json
 import math
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from wellcond.diagnose.records import ROLES
 from wellcond.errors import WellcondError
+from wellcond.file_names import check_path
+from wellcond.json_files import read_object
 from wellcond.report.runs import STORED, USED, Average, Quantity, Run
 
 if TYPE_CHECKING:
@@ -52,7 +52,7 @@ class Compared:
 
 def is_comparison(folder: Path) -> bool:
     """Whether a folder is a comparison's; else it may be a monitor's."""
-    return (folder / MARK).exists()
+    return check_path(folder / MARK).exists()
 
 
 def read_comparison(folder: Path) -> Compared:
@@ -65,7 +65,7 @@ def read_comparison(folder: Path) -> Compared:
         folder: with `comparison.json` and `runs/`.
     """
     try:
-        from wellcond.lab.outcome import run_folders
+        from wellcond.lab.outcome import read_outcome, run_folders
         from wellcond.lab.statistics import compare
     except ImportError as error:
         raise WellcondError(f"a comparison's figures need scipy ({error}): pip install 'wellcond[lab]'") from error
@@ -73,7 +73,7 @@ def read_comparison(folder: Path) -> Compared:
     paths = run_folders(folder)
     if not paths:
         raise WellcondError(f"'{folder}' has no run yet: give the --out folder of a comparison that has begun")
-    outcomes = [_outcome(path) for path in paths]
+    outcomes = [read_outcome(path) for path in paths]
     names = _monitored(outcomes)
     judged = compare(outcomes, baseline) if any(run.scheme == baseline for run in outcomes) else None
     return Compared(
@@ -95,40 +95,26 @@ def read_comparison(folder: Path) -> Compared:
 
 def _about(folder: Path) -> tuple[str, float | None]:
     """The baseline's name, and the steps of an epoch."""
-    path = folder / MARK
-    try:
-        about = json.loads(path.read_text(encoding="utf-8"))
-        baseline, epoch = about.get("baseline", "default"), about.get("epoch")
-    except (OSError, ValueError, RecursionError, AttributeError) as error:
-        raise WellcondError(f"'{path}' cannot be read ({error}): give the --out folder of a comparison") from error
+    about = read_about(folder)
+    baseline, epoch = about.get("baseline", "default"), about.get("epoch")
     if type(baseline) is not str or not (epoch is None or (type(epoch) in (int, float) and 0 < epoch < math.inf)):
-        raise WellcondError(f"'{path}': baseline is a name and epoch a number of steps; got {baseline!r} and {epoch!r}")
+        raise WellcondError(
+            f"'{folder / MARK}': baseline is a name and epoch a number of steps; got {baseline!r:.60} and {epoch!r:.60}"
+        )
     return baseline, epoch
 
 
-@contextmanager
-def _readable(folder: Path) -> Iterator[None]:
-    """One line for whatever is wrong with a run's files."""
-    try:
-        yield
-    except (AttributeError, KeyError, OSError, OverflowError, RecursionError, TypeError, ValueError) as error:
-        why = f"{type(error).__name__}: {error}"
-        raise WellcondError(f"'{folder}' is damaged ({why}): delete it and run the comparison again") from error
-
-
-def _outcome(folder: Path) -> Outcome:
-    """What a run left behind, checked as far as it is compared and drawn."""
-    from wellcond.lab.outcome import read_outcome
-
-    with _readable(folder):
-        outcome = read_outcome(folder)
-        words = (outcome.scheme, outcome.status, outcome.metric, outcome.control_of or "")
-        steps = [step for step, _ in (*outcome.train, *outcome.test)] + [record["step"] for record in outcome.monitor]
-        wrong: list[Any] = [word for word in words if type(word) is not str]
-        wrong += [number for number in (outcome.seed, outcome.steps, *steps) if type(number) is not int]
-        if wrong:
-            raise TypeError(f"{wrong[0]!r} is no name, seed or step")
-    return outcome
+def read_about(folder: Path) -> dict[str, Any]:
+    """What `comparison.json` says of a comparison as a whole, each part of the kind that it should be."""
+    about = read_object(folder / MARK, "give the --out folder of a comparison")
+    kinds: dict[str, tuple[type, ...]] = {"title": (str,), "model": (str,), "command": (str, list), "baseline": (str,)}
+    kinds |= {"task": (dict,), "versions": (dict,), "machine": (dict,), "diagram": (dict, type(None))}
+    kinds |= {"parameters": (int, type(None)), "started": (str,)}
+    for name, allowed in kinds.items():
+        if name in about and type(about[name]) not in allowed:
+            words = " or ".join("null" if kind is type(None) else kind.__name__ for kind in allowed)
+            raise WellcondError(f"'{folder / MARK}': {name} is a {words}, got {about[name]!r:.60}")
+    return about
 
 
 def _monitored(outcomes: Iterable[Outcome]) -> list[str]:
@@ -139,12 +125,11 @@ def _monitored(outcomes: Iterable[Outcome]) -> list[str]:
 
 
 def _run(outcome: Outcome, folder: Path, names: Sequence[str], epoch: float | None) -> Run:
-    with _readable(folder):
-        weight = _weight(folder)
-        records: list[tuple[int, Mapping[Quantity, Average]]] = [
-            (record["step"], {_quantity(name, weight): _average(record.get(name)) for name in names})
-            for record in outcome.monitor
-        ]
+    weight = _weight(folder)
+    records: list[tuple[int, Mapping[Quantity, Average]]] = [
+        (record["step"], {_quantity(name, weight): _average(record.get(name)) for name in names})
+        for record in outcome.monitor
+    ]
     records += [(step, {Quantity("loss"): _average(loss)}) for step, loss in outcome.train]
     records += [(step, {Quantity("test"): _average(value)}) for step, value in outcome.test]
     return Run(outcome.scheme, outcome.seed, tuple(records), outcome.control_of, epoch)
@@ -155,8 +140,8 @@ def _weight(folder: Path) -> str:
     from wellcond.spectral.condition import METHODS
     from wellcond.spectral.corrections import WeightConditioning
 
-    arm = json.loads((folder / "run.json").read_text()).get("arm") or {}
-    method = METHODS.get(arm.get("condition", ""))
+    arm = read_object(folder / "run.json").get("arm") or {}
+    method = METHODS.get(str(arm.get("condition", "")))
     return USED if method is not None and issubclass(method, WeightConditioning) else STORED
 
 

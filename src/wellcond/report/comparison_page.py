@@ -10,7 +10,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from wellcond.errors import WellcondError
+from wellcond.file_names import check_path
 from wellcond.report.atomic import write_text
+from wellcond.report.compared_runs import read_about
 from wellcond.report.comparison_figures import figures
 from wellcond.report.comparison_table import table_rows
 from wellcond.report.diagnosis_page import plain_number, script_json
@@ -24,7 +26,7 @@ SCRIPTS = ("comparison_look.js", "comparison_plots.js")
 
 def write_comparison_page(folder: Path, target: Path | None = None) -> Path:
     """Write the page of a comparison's folder, whole or not at all; return where (`report.html` in the folder)."""
-    path = Path(folder) / "report.html" if target is None else Path(target)
+    path = check_path(Path(folder) / "report.html" if target is None else target)
     write_text(path, comparison_page(folder))
     return path
 
@@ -89,12 +91,7 @@ def _reached(run: Outcome) -> str:
 
 def _read(folder: Path) -> tuple[dict[str, Any], str]:
     """What is known of the comparison as a whole, and the recipe as it was written."""
-    try:
-        about = json.loads((folder / "comparison.json").read_text(encoding="utf-8"))
-    except (OSError, ValueError) as error:
-        raise WellcondError(
-            f"'{folder}' holds no readable comparison.json ({error}): give the --out folder of a comparison"
-        ) from None
+    about = read_about(folder)
     task = {"name": "", "description": "", "metric": "", **about.get("task", {})}
     defaults: dict[str, Any] = {
         "title": "",
@@ -106,7 +103,7 @@ def _read(folder: Path) -> tuple[dict[str, Any], str]:
     }
     about = {**defaults, "baseline": "default", "diagram": None, **about, "task": task}
     if isinstance(about["command"], list):
-        about["command"] = shlex.join(about["command"])
+        about["command"] = shlex.join(map(str, about["command"]))
     recipe = folder / "recipe.toml"
     return about, recipe.read_text(encoding="utf-8", errors="replace") if recipe.exists() else ""
 

@@ -14,6 +14,7 @@ import numpy as np
 
 from wellcond.diagnose.records import ROLES, SCHEMA
 from wellcond.errors import WellcondError
+from wellcond.file_names import check_path
 from wellcond.report.atomic import write_bytes
 from wellcond.report.averages import over_seeds
 from wellcond.report.captions import label_colours, printable, short, unit_of
@@ -64,7 +65,7 @@ def draw_figures(runs: Sequence[Path], output: Path, formats: Sequence[str] = ("
     unknown = [name for name in formats if name not in FORMATS]
     if unknown:
         raise WellcondError(f"unknown format {unknown[0]!r}: there are {', '.join(FORMATS)}")
-    if output.exists() and not output.is_dir():  # before the work, not after it
+    if check_path(output).exists() and not output.is_dir():  # before the work, not after it
         raise WellcondError(f"'{output}' is a file; give the name of a folder for the figures")
     comparisons = {folder: read_comparison(folder) for folder in runs if is_comparison(folder)}
     compared = _of_one_metric(list(comparisons.values()))

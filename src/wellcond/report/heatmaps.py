@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 from wellcond.report.captions import short
 from wellcond.report.pictures import new_figure, save
 from wellcond.report.quantities import quantity_maps
+from wellcond.visible import visible
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -49,7 +50,7 @@ def diagnosis_figure(data: Mapping[str, Any], path: str | os.PathLike[str] | Non
         named = len(layers) <= MOST and not index
         axes.set_yticks(range(len(layers)) if named else [])
         if named:
-            labels = axes.set_yticklabels([short(layer["name"], LONGEST) for layer in layers], fontsize=7)
+            labels = axes.set_yticklabels([short(visible(layer["name"]), LONGEST) for layer in layers], fontsize=7)
             for label in labels:
                 label.set_parse_math(False)  # a pair of $ would be read as mathematics
     return save(figure, path)

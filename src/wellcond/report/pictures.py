@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import io
 import os
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 from wellcond.errors import WellcondError
+from wellcond.file_names import check_path
 from wellcond.report.atomic import write_bytes
 
 if TYPE_CHECKING:
@@ -26,7 +26,7 @@ def new_figure(width: float, height: float) -> Figure:
 def save(figure: Figure, path: str | os.PathLike[str] | None) -> Figure:
     """Write a figure whole, in the format of the path's ending, if there is a path; return the figure."""
     if path is not None:
-        target, file = Path(path), io.BytesIO()
+        target, file = check_path(path), io.BytesIO()
         try:
             figure.savefig(file, format=target.suffix.lstrip(".") or "png", dpi=150)
         except ValueError as error:

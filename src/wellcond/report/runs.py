@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import math
 from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
@@ -12,7 +11,9 @@ from typing import Any, NamedTuple
 
 from wellcond.diagnose.records import ROLES, SCHEMA
 from wellcond.errors import WellcondError
+from wellcond.file_names import check_path
 from wellcond.jacobian.result import DEFICIENT, LOWER_BOUND, OK, UNRESOLVED
+from wellcond.json_files import parse_json, read_json
 
 STORED, USED = "W", "W + C"
 
@@ -154,12 +155,9 @@ def read_run(folder: Path) -> Run:
 
 def _identity(folder: Path) -> tuple[str, int | None]:
     path = folder / "run.json"
-    if not path.exists():
+    if not check_path(path).exists():
         return folder.resolve().name, None
-    try:
-        about = json.loads(path.read_bytes())
-    except (ValueError, RecursionError) as error:
-        raise WellcondError(f"'{path}' is not JSON: {error}") from error
+    about = read_json(path, strict=True)
     _check_schema(about, f"'{path}'")
     label, seed = about.get("label", folder.resolve().name), about.get("seed")
     if not isinstance(label, str) or not (seed is None or type(seed) is int):
@@ -177,9 +175,9 @@ def _lines(path: Path) -> Iterator[tuple[int, Any]]:
             if broken is not None:
                 raise broken
             try:
-                data = json.loads(line)
-            except (ValueError, RecursionError) as error:
-                broken = WellcondError(f"'{path}', line {number} is not JSON ({error}): repair or remove the line")
+                data = parse_json(line, f"'{path}', line {number}", "repair or remove the line", strict=True)
+            except WellcondError as error:
+                broken = error
             else:
                 yield number, data
 

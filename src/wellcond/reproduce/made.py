@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
 from wellcond.errors import WellcondError
+from wellcond.json_files import read_object
 from wellcond.plain import to_json
 from wellcond.report.atomic import write_text
 
@@ -50,13 +50,12 @@ class Made:
 
 def how_made(folder: Path) -> Made:
     """What is written beside the runs of an entry; as the recipe says if nothing is."""
-    path = folder / FILE
-    try:
-        return Made(**json.loads(path.read_text(encoding="utf-8")))
-    except FileNotFoundError:
-        return Made()
-    except (OSError, ValueError, TypeError) as error:
-        raise WellcondError(f"'{path}' cannot be read ({error}): delete it, and run the entry again") from None
+    path, advice = folder / FILE, "delete it, and run the entry again"
+    found = read_object(path, advice, missing={})
+    smoke, changes = found.get("smoke", False), found.get("changes", {})
+    if type(smoke) is not bool or not isinstance(changes, dict):
+        raise WellcondError(f"'{path}': smoke is true or false and changes an object: {advice}")
+    return Made(smoke, changes)
 
 
 def _flat(changes: Mapping[str, Any], before: str = "") -> Iterator[tuple[str, Any]]:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import secrets
 import shutil
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -13,6 +12,7 @@ import numpy as np
 
 from wellcond.draw import key
 from wellcond.errors import StorageError, WellcondError
+from wellcond.file_names import neighbour
 from wellcond.reproduce.made_up_coco import write_coco
 from wellcond.reproduce.made_up_glue import write_glue
 from wellcond.reproduce.made_up_images import write_flowers, write_food101, write_imagenet, write_pets
@@ -82,7 +82,7 @@ def write_made_up(task: str, folder: Path, options: Mapping[str, Any], *, seed: 
     if task not in MADE_UP:
         raise WellcondError(f"there are no made-up data for task {task!r}; there are for {', '.join(sorted(MADE_UP))}")
     whole = Path(folder).expanduser().resolve()
-    begun = whole.with_name(f".{whole.name}.{secrets.token_hex(4)}.partial")
+    begun = neighbour(whole)
     try:
         if whole.exists() and (not whole.is_dir() or any(whole.iterdir())):
             raise WellcondError(f"{str(folder)!r} holds something already: made-up data go into a new folder, name one")

@@ -12,6 +12,7 @@ from wellcond.errors import SchemeError
 from wellcond.propagation.diagram import window
 from wellcond.schemes.base import Laws, Scheme, missing, register
 from wellcond.schemes.laws import Normal
+from wellcond.visible import visible
 
 USUAL = 0.5  # the published β of a trainable model
 
@@ -80,7 +81,7 @@ def trainable_beta(layer: AttentionLayer, tokens: int) -> float:
         warnings.warn(
             f"the theory has no β with which a {norm}-norm stack of {block.depth} blocks trains on {tokens} tokens "
             f"with gains {gains[0]:g} of W_V W_O and {gains[1]:g}, {gains[2]:g} of the MLP as they are: lower them "
-            f"first. {layer.name} gets β = {USUAL}",
+            f"first. {visible(layer.name)} gets β = {USUAL}",
             stacklevel=2,
         )
         return USUAL

@@ -26,6 +26,7 @@ from wellcond.spectral.shift_conditioning import ShiftConditioning
 from wellcond.spectral.sigma_reparam import SigmaReparamConditioning
 from wellcond.spectral.weight_conditioning import RowNormConditioning
 from wellcond.spectral.weights import ROLES, Strength, strengths
+from wellcond.visible import visible
 
 METHODS: dict[str, type[Conditioning]] = {
     cls.method: cls
@@ -114,7 +115,7 @@ def _warn(handle: Conditioning) -> None:
         names = ", ".join(f"{head.layer} {head.role} head {head.head}" for head in failing[:3])
         more = f" and {len(failing) - 3} more" if len(failing) > 3 else ""
         warnings.warn(
-            f"Theorem 3.8 promises nothing for {names}{more}: the strength is not above σ_max(W), up to "
+            f"Theorem 3.8 promises nothing for {visible(names)}{more}: the strength is not above σ_max(W), up to "
             f"{worst.sigma_max:.3g}; κ may rise. See summary()",
             stacklevel=4,
         )
@@ -123,10 +124,10 @@ def _warn(handle: Conditioning) -> None:
         return
     row = strongest.row()
     warnings.warn(
-        f"attention starts one-hot: {strongest.layer} head {strongest.head} gives {row.own:.0%} to a token's own "
-        f"column, entropy {row.entropy / math.log(TOKENS):.2g} log T (logit with itself {strongest.mean:.3g}, {TOKENS} "
-        f"tokens of cosine {COSINE:g}), so queries and keys get no gradient. Half of it goes there from strength "
-        f"{_largest(handle, 0.5):.3g} on; the largest strength for query and key that keeps every head below "
+        f"attention starts one-hot: {visible(strongest.layer)} head {strongest.head} gives {row.own:.0%} to a token's "
+        f"own column, entropy {row.entropy / math.log(TOKENS):.2g} log T (logit with itself {strongest.mean:.3g}, "
+        f"{TOKENS} tokens of cosine {COSINE:g}), so queries and keys get no gradient. Half of it goes there from "
+        f"strength {_largest(handle, 0.5):.3g} on; the largest strength for query and key that keeps every head below "
         f"{ONE_HOT:.0%} is {_largest(handle, ONE_HOT):.3g}",
         stacklevel=4,
     )

@@ -14,6 +14,7 @@ from torch import Tensor
 from wellcond.checkpoint import open_file, refuse_pickle
 from wellcond.errors import CheckpointError
 from wellcond.files import file_target, write_named
+from wellcond.json_files import parse_json
 from wellcond.spectral.handle import Conditioning
 
 KEY = "wellcond"  # where the JSON is in the header
@@ -65,10 +66,10 @@ def read_state(path: str | os.PathLike[str]) -> dict[str, Any]:
     with ExitStack() as stack:
         file = open_file(Path(path), stack)
         try:
-            state = json.loads((file.metadata() or {})[KEY])
+            state = parse_json((file.metadata() or {})[KEY], f"the header of '{path}'", error=CheckpointError)
             tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 (no dictionary)
             joined: dict[str, Any] = join_state(state, tensors)
-        except (KeyError, ValueError) as error:
+        except (KeyError, RecursionError, TypeError, ValueError) as error:
             raise CheckpointError(f"'{path}' is not the state of a conditioning ({error!r})") from error
     return joined
 

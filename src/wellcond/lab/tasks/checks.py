@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 from wellcond.errors import WellcondError
+from wellcond.file_names import check_path
 
 
 def whole(name: str, value: object, least: int = 1) -> int:
@@ -47,7 +48,7 @@ def folder_of(folder: object, source: str) -> Path:
     """
     if not isinstance(folder, str | Path):
         raise WellcondError(f"folder is the path of a folder, got {folder!r}. The data: {source}")
-    path = Path(folder).expanduser()
+    path = check_path(folder).expanduser()
     if not path.is_dir():
         raise WellcondError(f"there is no folder {str(folder)!r}. The data: {source}")
     return path

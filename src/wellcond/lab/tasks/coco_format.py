@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from wellcond.errors import WellcondError
-from wellcond.lab.tasks.checks import read_bytes
+from wellcond.json_files import read_json
 from wellcond.report.atomic import write_text
 
 Outline = Sequence[float]  # x and y in turn, in pixels
@@ -91,10 +91,7 @@ def target_of(annotations: Sequence[Mapping[str, Any]], image_id: int, height: i
 
 def read_instances(path: Path) -> dict[str, Any]:
     """The JSON file, with its three lists checked to be there."""
-    try:
-        found = json.loads(read_bytes(path))
-    except ValueError as error:
-        raise WellcondError(f"{str(path)!r} is not JSON, or is cut short: {error}. Download it again") from error
+    found = read_json(path, "download it again")
     lacking = [
         part for part in ("images", "annotations", "categories") if not isinstance(found, dict) or part not in found
     ]

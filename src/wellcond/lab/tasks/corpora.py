@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import secrets
 from collections.abc import Iterator, Sequence
 from itertools import chain
 from pathlib import Path
@@ -12,6 +11,7 @@ import numpy as np
 
 from wellcond.draw import key
 from wellcond.errors import WellcondError
+from wellcond.file_names import neighbour
 from wellcond.lab.tasks.base import Task
 from wellcond.lab.tasks.blocks import OBJECTIVES, text_task
 from wellcond.lab.tasks.checks import choice, folder_of, whole
@@ -176,7 +176,7 @@ def token_ids(files: Sequence[Path], tokens: Tokens, cache: Folder | None, chara
 
 def _write(path: Path, pieces: Iterator[Ids]) -> None:
     """Write to a temporary neighbour piece by piece, then rename it: a corpus may be larger than memory."""
-    temporary = path.with_name(f".{path.name}.{secrets.token_hex(4)}.partial")
+    temporary = neighbour(path)
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         with temporary.open("wb") as handle:

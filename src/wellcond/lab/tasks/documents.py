@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import gzip
 import io
-import json
 import zlib
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
@@ -12,6 +11,7 @@ from pathlib import Path
 from typing import IO, Any
 
 from wellcond.errors import WellcondError
+from wellcond.json_files import parse_json
 from wellcond.lab.tasks.checks import library
 
 PIECE = 1 << 20  # characters of a plain file that are handed on at once
@@ -82,13 +82,11 @@ def _lines(file: Path) -> Iterator[str]:
         for number, line in enumerate(lines, start=1):
             if not line.strip():
                 continue
-            try:
-                text = json.loads(line)["text"]
-            except (ValueError, KeyError, TypeError) as error:
-                raise WellcondError(
-                    f"{str(file)!r}, line {number}, is no JSON object with a 'text': {error}"
-                ) from error
-            yield _checked(file, text)
+            where = f"{str(file)!r}, line {number},"
+            found = parse_json(line, where)
+            if not isinstance(found, dict) or "text" not in found:
+                raise WellcondError(f"{where} is no JSON object with a 'text'")
+            yield _checked(file, found["text"])
 
 
 def _rows(file: Path) -> Iterator[str]:

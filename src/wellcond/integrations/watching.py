@@ -1,0 +1,75 @@
+"""The monitor of a callback: one that is given, or one that is made of the model when its training begins."""
+
+from __future__ import annotations
+
+import difflib
+import inspect
+from typing import Any
+
+from torch import nn
+
+from wellcond.diagnose.monitor import Monitor
+from wellcond.diagnose.scalars import scalars
+from wellcond.errors import WellcondError
+from wellcond.integrations.shared import check_model
+
+KEYWORDS = [name for name, p in inspect.signature(Monitor).parameters.items() if p.kind is p.KEYWORD_ONLY]
+
+
+class Watching:
+    """Steps a monitor, and makes it first where a callback was given a batch.
+
+    Args:
+        given: a `wc.Monitor`, or the batch of one.
+        options: keywords of `wc.Monitor`, with a batch.
+
+    >>> import torch
+    >>> watching = Watching(torch.randn(2, 6, 8), {"every": 5, "alarms": False})
+    >>> watching.begin(torch.nn.TransformerEncoderLayer(8, 2, batch_first=True))
+    >>> sorted(watching.step(5))[:2], watching.step(6)
+    (['wellcond/bound', 'wellcond/cosine'], {})
+    """
+
+    def __init__(self, given: Any, options: dict[str, Any]) -> None:
+        if isinstance(given, nn.Module):
+            raise WellcondError(
+                f"MonitorCallback takes a batch or a wc.Monitor, got the model {type(given).__name__}: say "
+                "MonitorCallback(batch, every=…), the model is that of the Trainer; or MonitorCallback(wc.Monitor(…))"
+            )
+        if given is None:
+            raise WellcondError("MonitorCallback takes a batch or a wc.Monitor, got None")
+        unknown = [name for name in options if name not in KEYWORDS]
+        if unknown:
+            close = difflib.get_close_matches(unknown[0], KEYWORDS, n=1)
+            known = f"did you mean {close[0]}?" if close else f"there are {', '.join(KEYWORDS)}"
+            raise WellcondError(f"MonitorCallback has no keyword '{unknown[0]}'; {known}")
+        if isinstance(given, Monitor) and options:
+            raise WellcondError(
+                f"MonitorCallback was given a wc.Monitor and {', '.join(options)}: give them to the Monitor, or give "
+                "the callback its batch instead"
+            )
+        self.monitor: Monitor | None = given if isinstance(given, Monitor) else None
+        self.given, self._options, self._last = given, options, 0
+
+    def begin(self, model: nn.Module, step: int = 0) -> None:
+        """Training begins at a step: make the monitor, or see that the one given watches what is trained."""
+        self._last = step
+        if isinstance(self.given, Monitor):
+            check_model(self.given.model, model, "monitored")
+        else:
+            self.monitor = Monitor(model, self.given, **self._options)
+
+    def step(self, step: int) -> dict[str, float]:
+        """Measure what is due after a step of the optimizer; averages of all that was, by name."""
+        if self.monitor is None or step == self._last:
+            return {}  # training has not begun, or a gradient accumulates
+        self._last = step
+        found: dict[str, float] = {}
+        for record in self.monitor.step(step):
+            found |= scalars(record)
+        return found
+
+    def end(self) -> None:
+        """Close the files; training may begin again, and then goes on in them."""
+        if self.monitor is not None:
+            self.monitor.close()
