@@ -229,7 +229,8 @@ class Plan(Tabular):
         notes = []
         whole = sorted(set(self._before) - {e.projection.weight.path for e in self.entries})
         if whole:
-            notes.append(f"{len(whole)} whole parameters set: {visible(', '.join(whole[:3]))}{', …' if len(whole) > 3 else ''}")
+            named = visible(", ".join(whole[:3])) + (", …" if len(whole) > 3 else "")
+            notes.append(f"{len(whole)} whole parameters set: {named}")
         frozen = sum(not entry.projection.parameter().requires_grad for entry in self.entries)
         if frozen:
             notes.append(f"{frozen} of these rows are frozen parameters (requires_grad is False), written all the same")

@@ -10,12 +10,11 @@ from rich.cells import cell_len
 
 from wellcond import terminal
 from wellcond.colours import paint
+from wellcond.visible import visible
 
 GAP = 2  # spaces between columns
 NARROW = 16  # a column is not made narrower than this to have its words wrapped
 WORDS = re.compile(r"[^\W\d_]\w+,? [^\W\d_]\w+")  # two words side by side: numbers are not wrapped, words are
-
-from wellcond.visible import visible
 
 
 def table(
@@ -108,9 +107,7 @@ def _parts(
         if groups[-1] and _total([*names, *(wide[i] for i in (*groups[-1], column))]) > limit:
             groups.append([])
         groups[-1].append(column)
-    return [
-        ([*columns[:keys], *(columns[i] for i in group)], [*names, *(wide[i] for i in group)]) for group in groups
-    ]
+    return [([*columns[:keys], *(columns[i] for i in group)], [*names, *(wide[i] for i in group)]) for group in groups]
 
 
 def _lines(columns: Sequence[Sequence[str]], widths: Sequence[int], severities: Sequence[str | None]) -> str:

@@ -52,7 +52,9 @@ class ResultTable:
     def text(self, colour: bool = False) -> str:
         """The same, each row and line in the colour of its severity if wanted."""
         rows = table(self.header, self.rows, severities=self.severities if colour else ())
-        notes = [paint(_fitted(note), note.severity if colour and isinstance(note, Graded) else None) for note in self.notes]
+        notes = [
+            paint(_fitted(note), note.severity if colour and isinstance(note, Graded) else None) for note in self.notes
+        ]
         return "\n".join([*([_fitted(self.title)] if self.title else []), rows, *notes])
 
     def to_html(self) -> str:

@@ -73,7 +73,7 @@ class Diagnosis(Tabular):
         return head_rows(self.layers)
 
     def _result_table(self) -> ResultTable:
-        """One row per layer, the gravest first: medians over heads, and what is wrong; then the worst, with remedies."""
+        """One row per layer, the gravest first: medians over heads and what is wrong; then the worst, with remedies."""
         header = [
             "layer",
             "κ(W_Q)",
@@ -100,7 +100,11 @@ class Diagnosis(Tabular):
             worst = [Graded(severity, f"  {line}") for severity, line in _grouped(self.concerns)[:5]]
             notes += ["", "worst", *worst]
         if self.skipped:
-            notes += ["", "not measured", *(visible(f"  {s['name']} ({s['cls']}): {s['reason']}") for s in self.skipped)]
+            notes += [
+                "",
+                "not measured",
+                *(visible(f"  {s['name']} ({s['cls']}): {s['reason']}") for s in self.skipped),
+            ]
         return ResultTable(header, rows, title, notes, [layer.severity for layer in layers])
 
     def to_dict(self) -> dict[str, Any]:

@@ -9,6 +9,7 @@ from wellcond.lab.statistics import Comparison, SchemeRecord
 from wellcond.lab.verdicts import plain_words, scale_verdict, verdict
 from wellcond.tables import table
 from wellcond.tabular import ResultTable
+from wellcond.visible import visible
 
 NOTHING = "—"  # where a number has no meaning
 SHORT = 12  # characters of a baseline's name that a header has room for
