@@ -1,4 +1,4 @@
-"""The command line: arguments to public functions. Exit code 0, 1 (a check failed) or 2 (bad input)."""
+"""The command line: arguments to public functions. Exit code 0, 1 (a check failed), 2 (bad input) or 128 + a signal."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ from typer.core import TyperGroup
 
 import wellcond as wc
 from wellcond import cli_laboratory as laboratory
+from wellcond import stopping
 from wellcond.applicability import applicability, matrix_text
 from wellcond.cli_settings import setting
 from wellcond.diagnose.arguments import WAY_OUT
@@ -30,11 +31,14 @@ class _Commands(TyperGroup):
 
     def invoke(self, ctx: Any) -> Any:
         """Run a command."""
-        try:
-            return super().invoke(ctx)
-        except WellcondError as error:
-            typer.echo(f"error: {' '.join(str(error).split())}", err=True)
-            raise typer.Exit(2) from None
+        with stopping.told():
+            try:
+                return super().invoke(ctx)
+            except WellcondError as error:
+                if stopping.asked():
+                    raise
+                typer.echo(f"error: {' '.join(str(error).split())}", err=True)
+                raise typer.Exit(2) from None
 
 
 app = typer.Typer(
@@ -317,4 +321,5 @@ for command in (laboratory.compare, laboratory.tune, laboratory.report, laborato
 
 def main() -> None:
     """Entry point of the command `wellcond`."""
+    stopping.listen()
     app(prog_name="wellcond")
