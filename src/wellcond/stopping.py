@@ -55,6 +55,15 @@ def asked() -> bool:
     return _State.asked is not None
 
 
+def end_readers() -> None:
+    """Kill the processes that read data for this one, before they or torch complain about each other's end."""
+    if hasattr(signal, "SIGCHLD"):
+        signal.signal(signal.SIGCHLD, signal.SIG_DFL)  # torch's handler raises an error
+    for child in multiprocessing.active_children():
+        if child.daemon:
+            child.kill()
+
+
 @contextmanager
 def kept(words: Callable[[], str]) -> Iterator[None]:
     """Meanwhile, say this of a stop: what is kept and how to go on.
@@ -88,6 +97,7 @@ def _interrupt(number: int, frame: object) -> None:
     _State.asked = _State.asked or number
     if not _State.raised:  # what clears up is not interrupted
         _State.raised = True
+        end_readers()
         raise KeyboardInterrupt
 
 

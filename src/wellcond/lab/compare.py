@@ -11,7 +11,6 @@ from typing import Any
 
 import torch
 
-from wellcond import stopping
 from wellcond.errors import DataError, StorageError, WellcondError
 from wellcond.lab.arms import Scheme, check_schemes, schemes_of
 from wellcond.lab.augment import check as check_augment
@@ -122,8 +121,6 @@ def run_one(experiment: Experiment, scheme: Scheme, seed: int, report: Report = 
     except (StorageError, DataError):
         raise  # a full disk or a damaged image is nobody's result
     except Exception as error:
-        if stopping.asked():
-            raise  # processes that read data were told to stop, too: no fault of the run
         last = traceback.extract_tb(error.__traceback__)[-1]
         said = f"{type(error).__name__}: {error} ({Path(last.filename).name}:{last.lineno})"
         if processes() > 1:  # the others wait for this one, and torchrun ends them with it

@@ -10,6 +10,7 @@ import time
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from functools import partial
+from multiprocessing import resource_tracker
 from multiprocessing.connection import wait
 from multiprocessing.process import BaseProcess
 from pathlib import Path
@@ -17,6 +18,7 @@ from typing import Any
 
 import torch
 
+from wellcond import stopping
 from wellcond.errors import WellcondError
 from wellcond.lab.compare import Experiment, run_one
 from wellcond.lab.recipe import Recipe
@@ -79,6 +81,7 @@ def _terminal_signals_blocked() -> Iterator[None]:
     if not hasattr(signal, "pthread_sigmask"):
         yield
         return
+    resource_tracker.ensure_running()  # which would be started by the first process, and unblock SIGINT
     before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT, signal.SIGHUP})
     try:
         yield
@@ -135,7 +138,8 @@ def _heard() -> Iterator[None]:
 
 
 def _leave(number: int, frame: object) -> None:
-    raise SystemExit(128 + number)  # in order: processes that read data end, too
+    stopping.end_readers()
+    raise SystemExit(128 + number)
 
 
 def _follow_parent() -> None:
