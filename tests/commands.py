@@ -57,9 +57,13 @@ class Started:
         return left
 
     def end(self) -> tuple[int, str, float]:
-        """Exit code, stderr, and how long it took from here."""
+        """Exit code, stderr, and how long it took from here; one that does not end says where it is."""
         began = time.monotonic()
-        self.process.wait(60)
+        try:
+            self.process.wait(30)
+        except subprocess.TimeoutExpired:
+            self.process.send_signal(signal.SIGABRT)  # Python's fault handler prints the stacks
+            raise AssertionError(f"not ended: {self.process.communicate()[1]}") from None
         took = time.monotonic() - began
         return self.process.returncode, self.process.communicate()[1], took
 
@@ -68,7 +72,7 @@ class Started:
 def started(*command: str, cwd: Path) -> Iterator[Started]:
     """A command in a process group of its own, as a shell starts it."""
     mark = f"mark-{secrets.token_hex(8)}"
-    environment = {**os.environ, "OMP_NUM_THREADS": "1", "WELLCOND_TEST": mark}
+    environment = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONFAULTHANDLER": "1", "WELLCOND_TEST": mark}
     pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
     process = subprocess.Popen(command, cwd=cwd, env=environment, text=True, start_new_session=True, **pipes)
     found = Started(process, mark)

@@ -112,10 +112,12 @@ def test_ctrl_c_ends_runs_side_by_side_and_the_same_command_goes_on(tmp_path: Pa
     runs = list(out.glob("runs/*/*"))
     assert [json.loads((run / "run.json").read_text())["status"] for run in runs] == ["running", "running"]
     assert whole(out)
+    (runs[0] / ".checkpoint.0123.partial").touch()  # as of a process that was killed while it wrote
     (tmp_path / "hold").unlink()
     compare_recipe(load_recipe(path), out, Engine())  # at once: nobody holds the folder
     compare_recipe(load_recipe(path), tmp_path / "undisturbed", Engine())
     assert len(metrics(out)) == 4
+    assert whole(out)
     assert metrics(out) == metrics(tmp_path / "undisturbed")
 
 

@@ -113,10 +113,10 @@ def _end_in_time(heard: socket.socket) -> None:
     heard.settimeout(SECONDS)
     with suppress(TimeoutError):
         _next(heard)
-    try:
-        _say(number)
-    finally:
-        _end_at_once()
+    line = threading.Thread(target=_say, args=(number,), daemon=True)  # stderr may be stuck, or the folder's disk
+    line.start()
+    line.join(1)
+    _end_at_once()
 
 
 def _end_at_once() -> None:
@@ -137,16 +137,12 @@ def _next(heard: socket.socket) -> int:
 
 def _say(number: int) -> None:
     """Print the line once, in the first of several processes."""
-    locked = _State.saying.acquire(timeout=1)  # the other thread may be stuck in it
-    try:
+    with _State.saying:
         if not _State.said and os.environ.get("RANK", "0") == "0":
             _State.said = True
             line = f"stopped by {NAMES[signal.Signals(number).name]}: {_State.words()}"
             with suppress(OSError):  # a terminal that is gone
                 print(line, file=sys.stderr, flush=True)  # noqa: T201
-    finally:
-        if locked:
-            _State.saying.release()
 
 
 def _leave_to_the_parent() -> None:
