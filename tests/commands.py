@@ -51,7 +51,7 @@ class Started:
 
     def nobody_left(self) -> dict[int, str]:
         """Who is, after as long as torch's own processes take to see that they are alone."""
-        deadline = time.monotonic() + 10
+        deadline = time.monotonic() + 30
         while (left := self.family()) and time.monotonic() < deadline:
             time.sleep(0.05)
         return left

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import atexit
 import multiprocessing
 import os
 import signal
@@ -14,7 +15,7 @@ from multiprocessing import resource_tracker
 from multiprocessing.connection import wait
 from multiprocessing.process import BaseProcess
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 import torch
 
@@ -134,11 +135,13 @@ def _heard() -> Iterator[None]:
     try:
         yield
     except GONE:
-        raise SystemExit(1) from None
+        _leave(signal.SIGTERM, None)
 
 
-def _leave(number: int, frame: object) -> None:
+def _leave(number: int, frame: object) -> NoReturn:
+    """Unwind, then end without taking Python and torch apart, which can take seconds."""
     stopping.end_readers()
+    atexit.register(os._exit, 128 + number)
     raise SystemExit(128 + number)
 
 
