@@ -18,6 +18,7 @@ import ray
 from ray.cluster_utils import Cluster
 from typer.testing import CliRunner
 
+from tests.commands import started, wait_until
 from tests.laboratory import TINY
 from wellcond.cli import app
 from wellcond.errors import WellcondError
@@ -208,6 +209,32 @@ def test_a_node_killed_at_work_loses_nothing(
     assert not list(experiment.out.rglob("checkpoint-*"))
     assert not ray.is_initialized()
     assert capfd.readouterr() == ("", "")
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGKILL])
+def test_a_stopped_command_leaves_nothing_at_work_on_the_cluster(
+    cluster: Cluster, number: signal.Signals, tmp_path: Path
+) -> None:
+    path, out = write(tmp_path, SMALL.replace("steps = 200", "steps = 1000000")), tmp_path / "out"
+    wanted = ["compare", str(path), "--out", "out", "--engine", "ray", "--address", cluster.address]
+    with started(sys.executable, "-m", "wellcond", *wanted, cwd=tmp_path) as command:
+        command.wait_for(lambda: any(under_way(call, "") for call in out.glob(f"{ATTEMPTS}/*")))
+        run = next(filter(None, (under_way(call, "") for call in out.glob(f"{ATTEMPTS}/*"))))
+        at_work = Path("/proc", run.parents[2].name.split("-")[1])
+        assert at_work.exists()
+        os.killpg(command.process.pid, number)
+        code, said, took = command.end()
+        assert command.nobody_left() == {}
+    wait_until(lambda: not at_work.exists())
+    if number == signal.SIGKILL:
+        return
+    assert code == 128 + number, said
+    assert took < 5
+    assert said.count("\n") == 2
+    line = "0 of 4 runs are done and kept in out, and checkpoints of 1 more; the same command goes on from there\n"
+    assert said.endswith(line)
+    assert not (out / ATTEMPTS).exists()
 
 
 @pytest.fixture(scope="module")

@@ -1,4 +1,4 @@
-"""The command line: arguments to public functions. Exit code 0, 1 (a check failed) or 2 (bad input)."""
+"""The command line: arguments to public functions. Exit code 0, 1 (a check failed), 2 (bad input) or 128 + a signal."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ from typer.core import TyperGroup
 
 import wellcond as wc
 from wellcond import cli_laboratory as laboratory
+from wellcond import stopping
 from wellcond.applicability import applicability, matrix_text
 from wellcond.checkpoint import PICKLES
 from wellcond.cli_echo import echo
@@ -42,11 +43,14 @@ class _Commands(TyperGroup):
 
     def invoke(self, ctx: Any) -> Any:
         """Run a command."""
-        try:
-            return super().invoke(ctx)
-        except WellcondError as error:
-            echo(f"error: {' '.join(str(error).split())}", err=True)
-            raise typer.Exit(2) from None
+        with stopping.told():
+            try:
+                return super().invoke(ctx)
+            except WellcondError as error:
+                if stopping.asked():
+                    raise
+                echo(f"error: {' '.join(str(error).split())}", err=True)
+                raise typer.Exit(2) from None
 
 
 app = typer.Typer(
@@ -361,4 +365,5 @@ for command in (laboratory.compare, laboratory.tune, laboratory.report, laborato
 
 def main() -> None:
     """Entry point of the command `wellcond`."""
+    stopping.listen()
     app(prog_name="wellcond")

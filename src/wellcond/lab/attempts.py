@@ -30,8 +30,8 @@ def go_on_from(out: Path, run: Path, target: Path) -> None:
     ...     [path.name for path in (out / run).iterdir()]
     ['checkpoint-00000010-0000000000000000.safetensors']
     """
-    furthest = max([target, out / run, *out.glob(f"{ATTEMPTS}/*/*/{run.as_posix()}")], key=_reached)
-    if furthest == target or _reached(furthest) < 0:
+    furthest = max([target, out / run, *out.glob(f"{ATTEMPTS}/*/*/{run.as_posix()}")], key=reached)
+    if furthest == target or reached(furthest) < 0:
         return
     for path in files_of(furthest):
         copied = target / path.relative_to(furthest)
@@ -79,7 +79,7 @@ def remove_attempts(out: Path, run: Path | None = None) -> None:
         shutil.rmtree(folder, ignore_errors=True)
 
 
-def _reached(folder: Path) -> int:
+def reached(folder: Path) -> int:
     """Step of the last checkpoint, −1 without one."""
     names = (CHECKPOINT.fullmatch(path.name) for path in folder.iterdir()) if folder.is_dir() else ()
     return max((int(name[1]) for name in names if name), default=-1)

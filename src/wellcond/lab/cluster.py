@@ -11,8 +11,10 @@ import contextlib
 import logging
 import os
 import secrets
+import signal
 import socket
 import tempfile
+import threading
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -181,11 +183,11 @@ def _tell(ray: Any, progress: Any, said: Said) -> None:
 
 
 def _cancel(ray: Any, tasks: list[Any]) -> None:
-    """Interrupt what is under way, and after a few seconds end its process."""
+    """Interrupt what is under way, and after a moment end its process."""
     for force in (False, True):
         for task in tasks:
             ray.cancel(task, force=force)
-        tasks = ray.wait(tasks, num_returns=len(tasks), timeout=5)[1] if tasks else []
+        tasks = ray.wait(tasks, num_returns=len(tasks), timeout=1)[1] if tasks else []
 
 
 @contextlib.contextmanager
@@ -206,7 +208,8 @@ def _connected(address: str) -> Iterator[Any]:
         host, _, port = address.rpartition(":")
         if host and "/" not in host:  # Ray itself would try for minutes
             socket.create_connection((host, int(port)), timeout=5).close()
-        ray.init(address=address, log_to_driver=False, logging_level=logging.ERROR, include_dashboard=False)
+        with _sigterm_kept():
+            ray.init(address=address, log_to_driver=False, logging_level=logging.ERROR, include_dashboard=False)
     except (OSError, ValueError, RuntimeError) as error:
         raise WellcondError(
             f"no Ray cluster at '{address}' ({' '.join(str(error).split())}): give --address HOST:PORT, "
@@ -220,6 +223,15 @@ def _connected(address: str) -> Iterator[Any]:
     finally:
         ray.shutdown()
         printing._worker_logs_enabled = True
+
+
+@contextlib.contextmanager
+def _sigterm_kept() -> Iterator[None]:
+    """Put the handler of SIGTERM back, if there was one: Ray replaces it by its own, which exits with code 15."""
+    before = signal.getsignal(signal.SIGTERM)
+    yield
+    if callable(before) and threading.current_thread() is threading.main_thread():
+        signal.signal(signal.SIGTERM, before)
 
 
 def _room(ray: Any, cpus: int) -> dict[str, int]:

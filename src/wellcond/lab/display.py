@@ -20,7 +20,7 @@ class Display:
 
     def __init__(self, experiment: Experiment, *, console: Console | None = None) -> None:
         self.console = console or Console(stderr=True)
-        self.steps = experiment.recipe.train.steps
+        self.out, self.steps = experiment.out, experiment.recipe.train.steps
         left, total = experiment.left(), list(experiment.runs())
         self.runs, self.done = len(total), len(total) - len(left)
         self.bars = bars(
@@ -38,6 +38,7 @@ class Display:
 
     def __enter__(self) -> Self:
         self.bars.start()
+        self._line(f"{self.runs} runs in {self.out}, {self.done} of them done already")
         return self
 
     def __exit__(
@@ -68,8 +69,12 @@ class Display:
             self.bars.remove_task(bar)
         self.done += 1
         self.bars.update(self.all, description=self._title())
+        self._line(f"run {self.done} of {self.runs}: {scheme}, seed {seed}")
+
+    def _line(self, text: str) -> None:
+        """Say it where there are no bars."""
         if not watched(self.console) and first_process():
-            print(f"run {self.done} of {self.runs}: {visible(scheme)}, seed {seed}", file=sys.stderr, flush=True)  # noqa: T201
+            print(visible(text), file=sys.stderr, flush=True)  # noqa: T201
 
     def _title(self) -> str:
         return f"run {min(self.done + 1, self.runs)} of {self.runs}"

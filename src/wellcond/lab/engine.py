@@ -5,8 +5,10 @@ from __future__ import annotations
 from contextlib import nullcontext
 from dataclasses import dataclass
 
+from wellcond import stopping
 from wellcond.errors import WellcondError
 from wellcond.lab.arms import Scheme
+from wellcond.lab.attempts import reached
 from wellcond.lab.cluster import run_on_ray
 from wellcond.lab.compare import Experiment, run_all
 from wellcond.lab.display import Display
@@ -48,8 +50,9 @@ class Engine:
             )
 
     def run(self, experiment: Experiment) -> None:
-        """Make them, with a live display."""
-        with only_here(experiment.out) if first_process() else nullcontext(), Display(experiment) as display:
+        """Make them, with a live display; what stops this process says how many are done."""
+        alone = only_here(experiment.out) if first_process() else nullcontext()
+        with stopping.kept(lambda: _kept(experiment)), alone, Display(experiment) as display:
 
             def watch(scheme: Scheme, seed: int) -> Report:
                 return lambda step, loss: display.said(scheme.name, seed, step, loss)
@@ -60,3 +63,12 @@ class Engine:
                 run_jobs(experiment, self.jobs, display.said)
             else:
                 run_all(experiment, watch)
+
+
+def _kept(experiment: Experiment) -> str:
+    """What a stopped comparison leaves, and how it goes on."""
+    runs, left = len(list(experiment.runs())), experiment.left()
+    begun = sum(reached(experiment.folder(scheme, seed)) > 0 for scheme, seed in left)
+    checkpoints = f", and checkpoints of {begun} more" if begun else ""
+    done = f"{runs - len(left)} of {runs} runs are done and kept in {experiment.out}"
+    return f"{done}{checkpoints}; the same command goes on from there"

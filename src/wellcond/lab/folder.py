@@ -58,7 +58,12 @@ class RunFolder:
         self._append("timings.jsonl", {"kind": kind, "step": step, "seconds": seconds})
 
     def go_back_to(self, step: int) -> None:
-        """Forget what was measured after a step: it will be measured again. The monitor looks before a step is made."""
+        """Forget what was measured after a step: it will be measured again. The monitor looks before a step is made.
+
+        Files that a killed process had not finished go, too: a folder is written by one process at a time.
+        """
+        for begun in self.path.glob(".*.partial"):
+            begun.unlink(missing_ok=True)
         metrics, timings = (run_lines(self.path / name) for name in ("metrics.jsonl", "timings.jsonl"))
         kept = [one for one in metrics if one["step"] < step or (one["step"] == step and one["kind"] != "monitor")]
         write_text(self.path / "metrics.jsonl", "".join(map(to_json_line, kept)))
