@@ -38,6 +38,13 @@ class Source:
                 handles[name] = handle
         return cls(path, handles)
 
+    def header(self) -> dict[str, str]:
+        """What the headers of the files say beside names and shapes."""
+        found: dict[str, str] = {}
+        for handle in {id(handle): handle for handle in self.handles.values()}.values():
+            found |= handle.metadata() or {}
+        return found
+
     def shape(self, name: str) -> tuple[int, ...]:
         """Shape of a tensor, from the header."""
         return tuple(self.handles[name].get_slice(name).get_shape())
@@ -55,6 +62,10 @@ class Source:
 
 class Memory(Source):
     """A state dictionary, as if it were a file: its handles are the tensors themselves."""
+
+    def header(self) -> dict[str, str]:
+        """A dictionary has none."""
+        return {}
 
     def shape(self, name: str) -> tuple[int, ...]:
         """Shape of a tensor."""

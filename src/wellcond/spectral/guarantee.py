@@ -157,15 +157,15 @@ class SelfBias:
         return exact_row(math.sqrt(1 - cosine) * self.deviation, tokens, (1 - cosine) * self.mean)
 
 
+def has_self_bias(layer: AttentionLayer, query: Tensor, key: Tensor) -> bool:
+    """Whether a layer is a softmax over its own tokens whose logits follow from the two weights alone."""
+    known = layer.kind == "softmax" and layer.scale is not None
+    return known and not layer.cross and not layer.qk_norm and query.shape[1:] == key.shape[1:]
+
+
 def self_biases(layer: AttentionLayer, query: Tensor, key: Tensor) -> list[SelfBias]:
     """Per query head; none where a softmax over the layer's own tokens is not what the layer does."""
-    if (
-        layer.kind != "softmax"
-        or layer.cross
-        or layer.scale is None
-        or layer.qk_norm
-        or query.shape[1:] != key.shape[1:]
-    ):
+    if not has_self_bias(layer, query, key) or layer.scale is None:
         return []
     keys = key.double().repeat_interleave(len(query) // len(key), dim=0)
     queries = query.double()
