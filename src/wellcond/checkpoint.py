@@ -14,6 +14,7 @@ from torch import Tensor
 
 from wellcond.attention.storage import full
 from wellcond.errors import CheckpointError
+from wellcond.spectral.marks import told
 
 INDEX, SINGLE = "model.safetensors.index.json", "model.safetensors"
 PICKLES = {".bin", ".pt", ".pth", ".ckpt", ".pkl", ".pickle"}
@@ -64,8 +65,8 @@ class Memory(Source):
     """A state dictionary, as if it were a file: its handles are the tensors themselves."""
 
     def header(self) -> dict[str, str]:
-        """A dictionary has none."""
-        return {}
+        """What torch keeps beside a state dictionary."""
+        return told(self.handles)
 
     def shape(self, name: str) -> tuple[int, ...]:
         """Shape of a tensor."""

@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from torch.distributed.tensor import DTensor
 
 from wellcond.attention.storage import assign_, full
-from wellcond.checkpoint import Source, refuse_pickle
+from wellcond.checkpoint import Memory, Source, refuse_pickle
 from wellcond.errors import CheckpointError
 from wellcond.loading import settle, to_store
 from wellcond.spectral.handle import all_or_nothing, handles_around, handles_of
@@ -116,7 +116,9 @@ def _plain(named: Iterable[tuple[str, Tensor]]) -> dict[str, Tensor]:
     return tensors
 
 
-def load_weights_(model: nn.Module, path: str | os.PathLike[str], *, as_original: bool = False) -> None:
+def load_weights_(
+    model: nn.Module, path: str | os.PathLike[str] | Mapping[str, Tensor], *, as_original: bool = False
+) -> None:
     """Load a model's weights from safetensors, strictly: every name and shape must fit, or nothing is loaded.
 
     A file holds what is used, so a model that `wc.condition_` made live stores the W that gives it, or refuses. A model
@@ -124,8 +126,8 @@ def load_weights_(model: nn.Module, path: str | os.PathLike[str], *, as_original
 
     Args:
         model: any model; on the meta device its tensors are replaced by the file's.
-        path: a `.safetensors` file, or a directory with `model.safetensors.index.json` or `model.safetensors`. A tied
-            tensor may have any of its names there.
+        path: a `.safetensors` file, a directory with `model.safetensors.index.json` or `model.safetensors`, or a state
+            dictionary. A tied tensor may have any of its names there.
         as_original: True if the file holds W, of a model that is not conditioned: a live model then stores it as it
             is, a folded one stores W + C.
 
@@ -137,7 +139,10 @@ def load_weights_(model: nn.Module, path: str | os.PathLike[str], *, as_original
     wellcond.errors.CheckpointError: ... 'weight' is (2, 2) in the file and (3, 2) in the model
     """
     with ExitStack() as stack:
-        load_from_(model, Source.open(Path(path), stack), as_original)
+        if isinstance(path, Mapping):
+            load_from_(model, Memory("the state dictionary", path), as_original)
+        else:
+            load_from_(model, Source.open(Path(path), stack), as_original)
 
 
 @torch.no_grad()

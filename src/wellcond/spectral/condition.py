@@ -150,6 +150,7 @@ def _warn(handle: Conditioning) -> None:
         f"attention starts one-hot: {hot.layer} head {hot.head} gives {row.own:.0%} to a token's own "
         f"column, entropy {row.entropy / math.log(TOKENS):.2g} log T (logit with itself {hot.mean:.3g}, {TOKENS} "
         f"tokens of cosine {COSINE:g}), so queries and keys get no gradient. Half of it goes there from strength "
-        f"{half:.3g} on; the largest strength for query and key that keeps every head below {ONE_HOT:.0%} is {most:.3g}",
+        f"{half:.3g} on; the largest strength for query and key that keeps every head below {ONE_HOT:.0%} is "
+        f"{most:.3g}",
         stacklevel=4,
     )

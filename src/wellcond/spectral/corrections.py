@@ -13,9 +13,8 @@ from torch.utils.flop_counter import FlopCounterMode
 
 from wellcond.attention.find import AttentionLayers
 from wellcond.attention.storage import HALF, assign_, full
-from wellcond.checkpoint import Memory
 from wellcond.errors import CheckpointError, InapplicableError, SchemeError, WeightError
-from wellcond.files import load_from_, load_weights_
+from wellcond.files import load_weights_
 from wellcond.linalg import singular_values
 from wellcond.live import install, live_rules, uninstall
 from wellcond.loading import guard_
@@ -23,7 +22,7 @@ from wellcond.rules import Rule
 from wellcond.spectral.cost import Cost
 from wellcond.spectral.guarantee import HeadCondition, Summary, measure
 from wellcond.spectral.handle import Conditioning, all_or_nothing
-from wellcond.spectral.marks import Record, mark_, unmark_
+from wellcond.spectral.marks import Record, followed, mark_, unmark_
 from wellcond.spectral.memory import check_memory, used_elsewhere
 from wellcond.spectral.shift import Entries
 from wellcond.spectral.steps import listen
@@ -48,9 +47,11 @@ class WeightConditioning(Conditioning):
         return Record(self.method, {role: value for role, value in self.strength.items() if value}, self.options)
 
     def claims(self) -> Mapping[Hashable, Hashable]:
-        """Each stored parameter, with the heads and strengths in it."""
+        """Each stored parameter, with the heads and strengths in it; a module that was replaced is not conditioned."""
         found: dict[Hashable, frozenset[Hashable]] = {}
         for weight in self.weights:
+            if self.active and not followed(weight.owner, weight.name):
+                continue
             parts = frozenset((part.layout, part.strength) for part in weight.parts)
             found[id(weight.stored)] = found.get(id(weight.stored), frozenset()) | parts
         return found
@@ -218,10 +219,7 @@ class WeightConditioning(Conditioning):
 
     def load_weights_(self, weights: str | PathLike[str] | Mapping[str, Tensor], as_original: bool = False) -> None:
         """See `Conditioning.load_weights_`."""
-        if isinstance(weights, Mapping):
-            load_from_(self.model, Memory("the state dictionary", weights), as_original)
-        else:
-            load_weights_(self.model, weights, as_original=as_original)
+        load_weights_(self.model, weights, as_original=as_original)
 
     def original_(self, loaded: Collection[int]) -> None:
         """Folded weights have become W: store what is used."""

@@ -161,17 +161,3 @@ def has_self_bias(layer: AttentionLayer, query: Tensor, key: Tensor) -> bool:
     """Whether a layer is a softmax over its own tokens whose logits follow from the two weights alone."""
     known = layer.kind == "softmax" and layer.scale is not None
     return known and not layer.cross and not layer.qk_norm and query.shape[1:] == key.shape[1:]
-
-
-def self_biases(layer: AttentionLayer, query: Tensor, key: Tensor) -> list[SelfBias]:
-    """Per query head; none where a softmax over the layer's own tokens is not what the layer does."""
-    if not has_self_bias(layer, query, key) or layer.scale is None:
-        return []
-    keys = key.double().repeat_interleave(len(query) // len(key), dim=0)
-    queries = query.double()
-    mean = layer.scale * (queries * keys).sum((1, 2))
-    square = layer.scale**2 * ((queries.mT @ queries) * (keys.mT @ keys)).sum((1, 2))
-    return [
-        SelfBias(layer.name, h, float(m), math.sqrt(float(v)))
-        for h, (m, v) in enumerate(zip(mean, square, strict=True))
-    ]

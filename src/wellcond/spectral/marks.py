@@ -14,6 +14,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from wellcond.attention.paths import join
 from wellcond.attention.storage import full
 from wellcond.errors import CheckpointError
 
@@ -89,16 +90,12 @@ def mark_(owner: nn.Module, name: str, record: Record, *, follow: bool = False) 
         return  # the handle knows
     bits = None if follow else bits_of(owner._parameters.get(name))
     mark = Mark(record, bits, (owner, name) if follow else None)
-    owner.__dict__[_HELD] = owner.__dict__.get(_HELD, {}) | {name: mark}
+    restore_marks_(owner, marks_of(owner) | {name: mark})
 
 
 def unmark_(owner: nn.Module, name: str) -> None:
     """Forget it."""
-    held = {key: mark for key, mark in owner.__dict__.get(_HELD, {}).items() if key != name}
-    if held:
-        owner.__dict__[_HELD] = held
-    else:
-        owner.__dict__.pop(_HELD, None)
+    restore_marks_(owner, {key: mark for key, mark in marks_of(owner).items() if key != name})
 
 
 def held(owner: nn.Module, name: str) -> Record | None:
@@ -127,17 +124,44 @@ def marks_of(owner: nn.Module) -> dict[str, Mark]:
 
 
 def restore_marks_(owner: nn.Module, marks: Mapping[str, Mark]) -> None:
-    """Put back what `marks_of` gave."""
+    """Put back what `marks_of` gave, with the hook that tells a state dictionary of it."""
     owner.__dict__.pop(_HELD, None)
+    for key in [key for key, hook in owner._state_dict_hooks.items() if hook is tell]:
+        del owner._state_dict_hooks[key]
     if marks:
         owner.__dict__[_HELD] = dict(marks)
+        owner._register_state_dict_hook(tell)  # type: ignore[no-untyped-call]
+
+
+def tell(owner: nn.Module, state_dict: dict[str, Any], prefix: str, local_metadata: dict[str, Any]) -> None:
+    """Write what parameters hold into the metadata that torch keeps beside a state dictionary; a hook of `nn.Module`.
+
+    It holds plain values, so it survives `torch.save` and `torch.load(weights_only=True)`, and adds no key.
+    """
+    live = owner.__dict__.get("_wellcond", {})
+    records = {name: exported(owner, name, name in live) for name in marks_of(owner)}
+    found = {name: record.to_json() for name, record in records.items() if record is not None}
+    if found:
+        local_metadata[HEADER] = found
+
+
+def told(state_dict: object) -> dict[str, str]:
+    """The header of a state dictionary, from what `tell` wrote."""
+    metadata = getattr(state_dict, "_metadata", None)
+    if not isinstance(metadata, Mapping):
+        return {}
+    return header_of(
+        (join(str(path), str(name)), Record.from_json(record))
+        for path, local in metadata.items()
+        for name, record in (local.get(HEADER, {}) if isinstance(local, Mapping) else {}).items()
+    )
 
 
 def header_of(records: Iterable[tuple[str, Record]]) -> dict[str, str]:
     """The header of a file from `(tensor name, record)`; empty if it holds nothing but W."""
     groups: dict[str, list[str]] = {}
     for name, record in records:
-        groups.setdefault(json.dumps(record.to_json(), sort_keys=True), []).append(name)
+        groups.setdefault(json.dumps(record.to_json()), []).append(name)
     found = [json.loads(record) | {"weights": names} for record, names in groups.items()]
     return {HEADER: json.dumps(found)} if found else {}
 

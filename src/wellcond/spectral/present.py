@@ -13,7 +13,7 @@ def present(handle: Conditioning) -> list[Conditioning]:
     mine, found = handle.claims().keys(), []
     for other in active_handles():
         with suppress(KeyError):  # a module that it conditioned is no longer in its model
-            if other is not handle and mine & other.claims().keys():
+            if mine & other.claims().keys():
                 found.append(other)
     return found
 
