@@ -157,7 +157,7 @@ def load_from_(model: nn.Module, source: Source, as_original: bool) -> None:
     values = [(item, _to_store(item, source.read(_name_in(source, item)), as_original)) for item in items]
     with ExitStack() as stack:
         for handle in handles:
-            stack.enter_context(all_or_nothing(handle, numbers=False))
+            stack.enter_context(all_or_nothing(handle, "none"))
         if handles or any(item.rule is not None for item in items):
             stack.enter_context(_numbers_back(items))
         for item, value in values:

@@ -140,11 +140,14 @@ def _warn(handle: Conditioning) -> None:
             f"{worst.sigma_max:.3g}; κ may rise. See summary()",
             stacklevel=4,
         )
+    if handle.chosen:
+        return  # so that attention does not start one-hot
     moments = moments_of(handle.logits(handle.strength))  # λ is what the strengths are multiplied by
-    hot = strongest_at(moments, 1.0)
-    if hot is None or hot.row().own <= ONE_HOT:
+    found = strongest_at(moments, 1.0)
+    if found is None or found[0].row().own <= ONE_HOT:
         return
-    row, strength = hot.row(), max(abs(handle.strength.get(role, 0.0)) for role in ("query", "key"))
+    hot, row = found[0], found[0].row()
+    strength = max(abs(handle.strength.get(role, 0.0)) for role in ("query", "key"))
     half, most = (largest(moments, level, 1.0) * strength for level in (Thresholds().own, ONE_HOT))
     warnings.warn(
         f"attention starts one-hot: {hot.layer} head {hot.head} gives {row.own:.0%} to a token's own "

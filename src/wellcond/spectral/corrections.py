@@ -21,7 +21,7 @@ from wellcond.loading import guard_
 from wellcond.rules import Rule
 from wellcond.spectral.cost import Cost
 from wellcond.spectral.guarantee import HeadCondition, Summary, measure
-from wellcond.spectral.handle import Conditioning, all_or_nothing
+from wellcond.spectral.handle import Conditioning, Written, all_or_nothing
 from wellcond.spectral.marks import Record, followed, mark_, unmark_
 from wellcond.spectral.memory import check_memory, used_elsewhere
 from wellcond.spectral.shift import Entries
@@ -88,15 +88,16 @@ class WeightConditioning(Conditioning):
         """The parameters of every role, also of one whose strength is zero now."""
         return weights_of(self.layers, dict.fromkeys(self.strength, 1.0))
 
-    def touched(self) -> list[tuple[Weight, Entries | None]]:
-        """Every parameter that is written, with the entries that are (None for all)."""
-        return [(weight, None) for weight in untied(self._reachable())]
+    def corrected(self, weight: Weight) -> Entries | None:
+        """The entries of a parameter that a correction changes; None for all."""
+        return None
 
-    def snapshot(self, numbers: bool = True) -> list[Callable[[], None]]:
+    def snapshot(self, written: Written) -> list[Callable[[], None]]:
         """See `Conditioning.snapshot`: numbers first, since rules follow from them."""
+        weights = untied(self._reachable()) if written != "none" else []
+        numbers = [numbers_of(w.stored, self.corrected(w) if written == "corrected" else None) for w in weights]
         owners = list({id(weight.owner): weight.owner for weight in self._reachable()}.values())
-        written = [numbers_of(weight.stored, change) for weight, change in self.touched()] if numbers else []
-        return [*written, modules_of(owners), *super().snapshot(numbers), lambda: guard_(self.model)]
+        return [*numbers, modules_of(owners), *super().snapshot(written), lambda: guard_(self.model)]
 
     # What a method says.
 
@@ -174,7 +175,7 @@ class WeightConditioning(Conditioning):
         """Store W and use it as it is."""
         if not self.active:
             raise InapplicableError(f"this conditioning ({self.method}) was removed already")
-        with all_or_nothing(self, numbers=self.mode == "folded"):
+        with all_or_nothing(self, "corrected" if self.mode == "folded" else "none"):
             if self.mode == "folded":
                 self.unfold_()
             self.uninstall_()
@@ -198,7 +199,7 @@ class WeightConditioning(Conditioning):
         """Change the strength of each role."""
         weights, mode = weights_of(self.layers, strength), self.mode
         self.check_strength(weights)
-        with all_or_nothing(self, numbers=mode == "folded"):
+        with all_or_nothing(self, "corrected" if mode == "folded" else "none"):
             if mode == "folded":
                 self.unfold_()
             self.uninstall_()
@@ -247,7 +248,7 @@ class WeightConditioning(Conditioning):
             if value.shape != mine["weights"][path].shape:
                 here = tuple(mine["weights"][path].shape)
                 raise CheckpointError(f"'{path}' is {tuple(value.shape)} in the state, {here} here")
-        with all_or_nothing(self, numbers=self.mode == "live"):
+        with all_or_nothing(self, "all" if self.mode == "live" else "none"):
             for weight in self.weights if self.mode == "live" else ():
                 if weight.path in stored:
                     assign_(weight.stored, stored[weight.path])

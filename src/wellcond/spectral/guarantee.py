@@ -146,11 +146,10 @@ class SelfBias:
     mean: float
     deviation: float
 
-    @property
-    def margin(self) -> float:
+    def margin(self, tokens: int = TOKENS) -> float:
         """How far the own logit is above the free energy of the others, in its own deviations."""
         shift, s = (1 - COSINE) * self.mean, math.sqrt(1 - COSINE) * self.deviation
-        return (shift - free_energy(torch.tensor(s, dtype=torch.float64), TOKENS).item()) / (1 + s)
+        return (shift - free_energy(torch.tensor(s, dtype=torch.float64), tokens).item()) / (1 + s)
 
     def row(self, tokens: int = TOKENS, cosine: float = COSINE) -> Row:
         """The averages of the head's attention rows."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Hashable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
-from typing import Any, ClassVar, Self
+from typing import Any, ClassVar, Literal, Self
 from weakref import WeakSet
 
 from torch import nn
@@ -14,6 +14,8 @@ from wellcond.attention.paths import unwrap
 from wellcond.errors import CheckpointError, InapplicableError
 from wellcond.spectral.cost import Cost
 from wellcond.spectral.guarantee import Summary
+
+Written = Literal["none", "corrected", "all"]
 
 
 class Conditioning:
@@ -143,12 +145,8 @@ class Conditioning:
             if state.get(key) != mine:
                 raise CheckpointError(f"the state has {key} {state.get(key)!r}, this conditioning {mine!r}")
 
-    def snapshot(self, numbers: bool = True) -> list[Callable[[], None]]:
-        """What puts the model and the handle back as they are now, see `all_or_nothing`.
-
-        Args:
-            numbers: whether the stored weights may be written too.
-        """
+    def snapshot(self, written: Written) -> list[Callable[[], None]]:
+        """What puts the model and the handle back as they are now, see `all_or_nothing`."""
         mine, active, root = dict(self.__dict__), self in _ACTIVE, unwrap(self.model)
         handles = root.__dict__.get("_wellcond_handles")
 
@@ -194,14 +192,14 @@ _ACTIVE: WeakSet[Conditioning] = WeakSet()
 
 
 @contextmanager
-def all_or_nothing(handle: Conditioning, numbers: bool = True) -> Iterator[None]:
+def all_or_nothing(handle: Conditioning, written: Written = "corrected") -> Iterator[None]:
     """Put model and handle back if the block fails, also by Ctrl-C or a warning that is an error.
 
     Args:
         handle: it says itself what it may change, see `Conditioning.snapshot`.
-        numbers: whether the stored weights may be written too.
+        written: which numbers of the stored weights may be: none, those that a correction changes, or all.
     """
-    undo = handle.snapshot(numbers)
+    undo = handle.snapshot(written)
     try:
         yield
     except BaseException:

@@ -143,7 +143,8 @@ def _refuse_shifted(handle: ShiftConditioning, safe: bool) -> None:
             assert found is not None
             ratio = found.mean / found.error if found.error else math.inf
             raise WeightError(
-                f"'{name}' seems to hold W + C already: where C is not zero its {role} weights are {found.mean:.3g} "
-                f"above the others on average, {ratio:.3g} standard errors. Say which it is: as_original=False (W + C, "
-                "with the strength of then; nothing is added) or as_original=True (W; C is added)"
+                f"'{name or type(handle.model).__name__}' seems to hold W + C already: where C is not zero its {role} "
+                f"weights are {found.mean:.3g} above the others on average, {ratio:.3g} standard errors. Say which it "
+                "is: as_original=False (W + C, with the strength of then; nothing is added) or as_original=True (W; C "
+                "is added)"
             )

@@ -7,8 +7,9 @@ each head, so that finding λ costs no more matrix products than looking at one.
 
 from __future__ import annotations
 
+import heapq
 import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -21,9 +22,12 @@ from wellcond.spectral.guarantee import TOKENS, SelfBias, has_self_bias
 
 SHORTEST = 16  # tokens that a chosen strength provides for: in a longer sequence the own column gets less
 PAPER = 10.0  # the strength of Spectral Conditioning's tables; no strength is chosen above it
-UNMEASURED = 1.0  # where no layer's attention to itself can be computed, or nothing that is shifted enters it
+UNMEASURED = 1.0  # where no layer's attention to itself can be computed
+HOPELESS = 2.0  # a margin with which a row is one-hot, and slow to integrate
+SMALLEST = 1e-3  # a shift that is worth the name
 FIRST = 1 / 64  # where the search begins
 HALVINGS = 12
+CANDIDATES = 3  # heads of a layer whose rows are integrated; the estimate is a few per cent off
 DIGITS = 3
 
 Pair = tuple[Tensor, Tensor]  # W and C, (heads, D, d) each
@@ -84,25 +88,46 @@ def moments_of(logits: Iterable[Logits]) -> list[Moments]:
     return [Moments.of(layer, query, key) for layer, query, key in logits if has_self_bias(layer, query[0], key[0])]
 
 
-def strongest_at(moments: Iterable[Moments], strength: float) -> SelfBias | None:
-    """The head that attends to itself most with W + λ C: compared by an estimate, to be integrated for one."""
-    return max((bias for each in moments for bias in each.at(strength)), key=lambda bias: bias.margin, default=None)
+def strongest_at(moments: Sequence[Moments], strength: float, tokens: int = TOKENS) -> tuple[SelfBias, Moments] | None:
+    """The head that attends to itself most with W + λ C, and its layer.
+
+    An estimate orders the heads of a layer, and the first few of each are compared exactly.
+    """
+    first = [
+        (bias, each)
+        for each in moments
+        for bias in heapq.nlargest(CANDIDATES, each.at(strength), key=lambda bias: bias.margin(tokens))
+    ]
+    return max(first, key=lambda found: found[0].row(tokens).own, default=None)
 
 
-def largest(moments: list[Moments], level: float, limit: float, tokens: int = TOKENS) -> float:
-    """The strength up to which no head's own column gets more than `level`, at most `limit`; 0 where W itself does."""
+def largest(moments: Sequence[Moments], level: float, limit: float, tokens: int = TOKENS) -> float:
+    """The strength up to which no head's own column gets more than `level`, at most `limit`; 0 where W itself does.
+
+    Down from the limit: the head that is worst there says how far, until the worst head is within the level.
+    """
+    found = limit
+    while found > FIRST and any(bias.margin(tokens) > HOPELESS for each in moments for bias in each.at(found / 2)):
+        found /= 2
+    while found > 0:
+        worst = strongest_at(moments, found, tokens)
+        if worst is None or worst[0].row(tokens).own <= level:
+            break
+        found = _crossing(worst[1], worst[0].head, level, found, tokens)
+    return found
+
+
+def _crossing(moments: Moments, head: int, level: float, above: float, tokens: int) -> float:
+    """Where the own column of one head first gets more than a level, below a strength at which it does."""
 
     def exceeded(strength: float) -> bool:
-        found = strongest_at(moments, strength)
-        return found is not None and found.row(tokens).own > level
+        return moments.at(strength)[head].row(tokens).own > level
 
     if exceeded(0.0):
         return 0.0
-    low, high = 0.0, min(FIRST, limit)
-    while not exceeded(high):
-        if high >= limit:
-            return limit
-        low, high = high, min(2 * high, limit)
+    low, high = 0.0, min(FIRST, above)
+    while high < above and not exceeded(high):
+        low, high = high, min(2 * high, above)
     for _ in range(HALVINGS):
         middle = (low + high) / 2
         low, high = (low, middle) if exceeded(middle) else (middle, high)
@@ -114,24 +139,25 @@ def safe_strength(logits: Iterable[Logits]) -> float:
 
     The length of the sequences is not known here, and the own column gets most in short ones: 16 tokens are provided
     for, with which a small ViT on digits (17 tokens) trains at the λ that is chosen; that for 256 tokens failed there.
+
     Layers whose attention to themselves cannot be computed (QK norm, cross-attention, a scale that is not one number)
     set no limit and get what the others allow; 1 where there are no others.
 
     Args:
         logits: the layers to shift, C being the identity, and zero for a role that is not shifted.
     """
-    moments = [each for each in moments_of(logits) if each.mean[:, 1:].any() or each.square[:, 1:].any()]
+    moments = moments_of(logits)
     if not moments:
         return UNMEASURED
     level = Thresholds().own
     found = largest(moments, level, PAPER, SHORTEST)
-    if found < FIRST / 2**HALVINGS:
-        worst = strongest_at(moments, 0.0)
+    if found < SMALLEST:
+        worst = strongest_at(moments, 0.0, SHORTEST)
         assert worst is not None
         raise SchemeError(
-            f"no strength is safe: '{worst.layer}' head {worst.head} gives {worst.row(SHORTEST).own:.0%} to a token's "
-            f"own column of {SHORTEST} without a shift, and {level:.0%} is the limit. Say strength=… (the paper's is "
-            f"{PAPER:g}), or leave the layer out with layers=…"
+            f"no strength is safe: '{worst[0].layer}' head {worst[0].head} gives {worst[0].row(SHORTEST).own:.0%} to a "
+            f"token's own column of {SHORTEST} without a shift, and {level:.0%} is the limit. Say strength=… (the "
+            f"paper's is {PAPER:g}), or leave the layer out with layers=…"
         )
     unit = 10.0 ** (math.floor(math.log10(found)) - DIGITS + 1)
     return round(math.floor(found / unit + 1e-9) * unit, 12)

@@ -18,7 +18,7 @@ from wellcond.errors import CheckpointError, OptimizerError, SchemeError, Weight
 from wellcond.spectral.corrections import WeightConditioning
 from wellcond.spectral.folded import FoldedWeight
 from wellcond.spectral.guarantee import shift_bounds
-from wellcond.spectral.handle import all_or_nothing
+from wellcond.spectral.handle import Written, all_or_nothing
 from wellcond.spectral.optimizers import check_optimizer, decays, guard, inner, skipped
 from wellcond.spectral.safe import PAPER, Logits, safe_strength
 from wellcond.spectral.shift import Entries, ShiftRule, entries, identity
@@ -92,11 +92,11 @@ class ShiftConditioning(WeightConditioning):
     def _weights(self) -> list[FoldedWeight]:
         return [FoldedWeight(weight, entries(weight, self.placement)) for weight in untied(self.weights)]
 
-    def touched(self) -> list[tuple[Weight, Entries | None]]:
+    def corrected(self, weight: Weight) -> Entries:
         """Only the entries of the identity."""
-        return [(weight, entries(weight, self.placement)) for weight in untied(self._reachable())]
+        return entries(weight, self.placement)
 
-    def snapshot(self, numbers: bool = True) -> list[Callable[[], None]]:
+    def snapshot(self, written: Written) -> list[Callable[[], None]]:
         """Also what is remembered of each folded weight."""
         kept = [(folded, dict(folded.__dict__)) for folded in self._folded]
 
@@ -104,7 +104,7 @@ class ShiftConditioning(WeightConditioning):
             for folded, before in kept:
                 folded.__dict__.update(before)
 
-        return [*super().snapshot(numbers), restore]
+        return [*super().snapshot(written), restore]
 
     def fold_(self) -> None:
         """W + C in the stored weight."""
@@ -152,7 +152,9 @@ class ShiftConditioning(WeightConditioning):
 
     @torch.no_grad()
     def safe_strength(self) -> float:
-        """The largest strength, one for every role, that leaves attention to other tokens; see `safe_strength`."""
+        """The largest strength, one for every role, that leaves attention to other tokens; values alone have no limit."""
+        if self.strength.keys() <= {"value"}:
+            return PAPER
         return safe_strength(self.logits(dict.fromkeys(self.strength, 1.0)))
 
     def logits(self, strength: Mapping[str, float]) -> Iterator[Logits]:
@@ -253,7 +255,7 @@ class ShiftConditioning(WeightConditioning):
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """See `Conditioning.load_state_dict`; a strength that was chosen here becomes that of the state."""
-        with all_or_nothing(self):
+        with all_or_nothing(self, "all" if self.mode == "live" else "corrected"):
             if self.chosen and isinstance(state.get("strength"), Mapping) and state["strength"] != self.strength:
                 self._adopt_(strengths(state["strength"], ROLES, 1.0))
             super().load_state_dict(state)
