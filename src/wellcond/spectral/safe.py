@@ -91,14 +91,17 @@ def moments_of(logits: Iterable[Logits]) -> list[Moments]:
 def strongest_at(moments: Sequence[Moments], strength: float, tokens: int = TOKENS) -> tuple[SelfBias, Moments] | None:
     """The head that attends to itself most with W + λ C, and its layer.
 
-    An estimate orders the heads of a layer, and the first few of each are compared exactly.
+    An estimate orders the heads of a layer, and the first few of each are compared exactly where it is a close call.
     """
     first = [
         (bias, each)
         for each in moments
         for bias in heapq.nlargest(CANDIDATES, each.at(strength), key=lambda bias: bias.margin(tokens))
     ]
-    return max(first, key=lambda found: found[0].row(tokens).own, default=None)
+    clear = max(first, key=lambda found: found[0].margin(tokens), default=None)
+    if clear is None or clear[0].margin(tokens) > HOPELESS:
+        return clear
+    return max(first, key=lambda found: found[0].row(tokens).own)
 
 
 def largest(moments: Sequence[Moments], level: float, limit: float, tokens: int = TOKENS) -> float:

@@ -152,7 +152,7 @@ class ShiftConditioning(WeightConditioning):
 
     @torch.no_grad()
     def safe_strength(self) -> float:
-        """The largest strength, one for every role, that leaves attention to other tokens; values alone have no limit."""
+        """The largest strength, one for every role, that leaves attention to other tokens; values set no limit."""
         if self.strength.keys() <= {"value"}:
             return PAPER
         return safe_strength(self.logits(dict.fromkeys(self.strength, 1.0)))
