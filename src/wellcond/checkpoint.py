@@ -15,6 +15,7 @@ from wellcond.attention.storage import full
 from wellcond.errors import CheckpointError
 from wellcond.file_names import check_path
 from wellcond.json_files import read_object
+from wellcond.spectral.marks import told
 
 INDEX, SINGLE = "model.safetensors.index.json", "model.safetensors"
 PICKLES = {".bin", ".pt", ".pth", ".ckpt", ".pkl", ".pickle"}
@@ -39,6 +40,13 @@ class Source:
                 handles[name] = handle
         return cls(path, handles)
 
+    def header(self) -> dict[str, str]:
+        """What the headers of the files say beside names and shapes."""
+        found: dict[str, str] = {}
+        for handle in {id(handle): handle for handle in self.handles.values()}.values():
+            found |= handle.metadata() or {}
+        return found
+
     def shape(self, name: str) -> tuple[int, ...]:
         """Shape of a tensor, from the header."""
         return tuple(self.handles[name].get_slice(name).get_shape())
@@ -56,6 +64,10 @@ class Source:
 
 class Memory(Source):
     """A state dictionary, as if it were a file: its handles are the tensors themselves."""
+
+    def header(self) -> dict[str, str]:
+        """What torch keeps beside a state dictionary."""
+        return told(self.handles)
 
     def shape(self, name: str) -> tuple[int, ...]:
         """Shape of a tensor."""

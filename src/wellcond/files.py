@@ -3,22 +3,25 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Mapping
-from contextlib import ExitStack
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
 import torch
 from safetensors import SafetensorError
 from safetensors.torch import save_file
 from torch import Tensor, nn
+from torch.distributed.tensor import DTensor
 
 from wellcond.attention.storage import assign_, full
-from wellcond.checkpoint import PICKLES, Source, refuse_pickle
+from wellcond.checkpoint import PICKLES, Memory, Source, refuse_pickle
 from wellcond.errors import CheckpointError
 from wellcond.file_names import check_path, neighbour
 from wellcond.loading import settle, to_store
 from wellcond.pickled import read_pickled
-from wellcond.spectral.handle import handles_of
+from wellcond.spectral.handle import all_or_nothing, handles_around, handles_of
+from wellcond.spectral.marks import exported, header_of, mark_, records_in
+from wellcond.spectral.undo import modules_of
 from wellcond.state import Stored, stored
 
 FEW = 3  # names shown of a long list
@@ -28,7 +31,8 @@ def save_weights(model: nn.Module, path: str | os.PathLike[str]) -> None:
     """Write a model's parameters and persistent buffers to one safetensors file.
 
     Names are canonical (no `module.`, no `_orig_mod.`), a tied tensor is written once, and the file appears whole or
-    not at all: a crash leaves what was there before.
+    not at all: a crash leaves what was there before. The weights of a model that `wc.condition_` conditions are written
+    as they are used, and the header says which hold W + C, so that nothing is added to them again.
 
     Args:
         model: any model, wrapped, compiled or sharded (then every rank calls).
@@ -43,7 +47,10 @@ def save_weights(model: nn.Module, path: str | os.PathLike[str]) -> None:
     True
     """
     target = file_target(path)
-    write_tensors(target, stored(model))
+    items = stored(model)
+    known = [(item.name, exported(item.places[0].owner, item.places[0].key, item.rule is not None)) for item in items]
+    header = header_of((name, record) for name, record in known if record is not None)
+    write_named(target, ((item.name, item.effective) for item in items), header)
 
 
 def file_target(path: str | os.PathLike[str]) -> Path:
@@ -111,16 +118,21 @@ def _plain(named: Iterable[tuple[str, Tensor]]) -> dict[str, Tensor]:
 
 
 def load_weights_(
-    model: nn.Module, path: str | os.PathLike[str], *, as_original: bool = False, allow_pt: bool = False
+    model: nn.Module,
+    path: str | os.PathLike[str] | Mapping[str, Tensor],
+    *,
+    as_original: bool = False,
+    allow_pt: bool = False,
 ) -> None:
     """Load a model's weights from safetensors, strictly: every name and shape must fit, or nothing is loaded.
 
-    A file holds what is used, so a model that `wc.condition_` made live stores the W that gives it, or refuses.
+    A file holds what is used, so a model that `wc.condition_` made live stores the W that gives it, or refuses. A model
+    that is not conditioned remembers which of its weights hold W + C, for `wc.condition_`.
 
     Args:
         model: any model; on the meta device its tensors are replaced by the file's.
-        path: a `.safetensors` file, or a directory with `model.safetensors.index.json` or `model.safetensors`. A tied
-            tensor may have any of its names there.
+        path: a `.safetensors` file, a directory with `model.safetensors.index.json` or `model.safetensors`, or a state
+            dictionary. A tied tensor may have any of its names there.
         as_original: True if the file holds W, of a model that is not conditioned: a live model then stores it as it
             is, a folded one stores W + C.
         allow_pt: True to read a file of `torch.save` too (.pt, .pth, .ckpt, .bin), by `torch.load(weights_only=True)`:
@@ -134,10 +146,17 @@ def load_weights_(
     wellcond.errors.CheckpointError: ... 'weight' is (2, 2) in the file and (3, 2) in the model
     """
     with ExitStack() as stack:
-        pickled = allow_pt and Path(path).suffix in PICKLES
-        names = {name for item in stored(model) for name in item.names} if pickled else set()
-        source = read_pickled(Path(path), names) if pickled else Source.open(Path(path), stack)
-        load_from_(model, source, as_original)
+        load_from_(model, _source(model, path, allow_pt, stack), as_original)
+
+
+def _source(
+    model: nn.Module, path: str | os.PathLike[str] | Mapping[str, Tensor], allow_pt: bool, stack: ExitStack
+) -> Source:
+    if isinstance(path, Mapping):
+        return Memory("the state dictionary", path)
+    if allow_pt and Path(path).suffix in PICKLES:
+        return read_pickled(Path(path), {name for item in stored(model) for name in item.names})
+    return Source.open(Path(path), stack)
 
 
 @torch.no_grad()
@@ -147,21 +166,57 @@ def load_from_(model: nn.Module, source: Source, as_original: bool) -> None:
     _check_names(source, items)
     for item in items:
         _check_tensor(source, item)
-    handles = handles_of(model) if as_original else []
+    records = {} if as_original else records_in(source.header(), source.path)
+    handles = handles_of(model) if as_original else handles_around(model)
     values = [(item, _to_store(item, source.read(_name_in(source, item)), as_original)) for item in items]
-    for item, value in values:
-        if item.tensor.is_meta:
-            item.put(value)
-        else:
-            assign_(item.tensor, value)
-    for handle in handles:
-        handle.original_({id(item.tensor) for item in items})
-    for item, value in values:
-        for place in item.places:
-            if place.rule is not None and as_original:
-                place.rule.loaded(place.tensor)
-            elif place.rule is not None:
-                settle(place.rule, place.tensor, value)
+    with ExitStack() as stack:
+        for handle in handles:
+            stack.enter_context(all_or_nothing(handle, "none"))
+        if handles or any(item.rule is not None for item in items):
+            stack.enter_context(_numbers_back(items))
+        for item, value in values:
+            if item.tensor.is_meta:
+                item.put(value)
+            else:
+                assign_(item.tensor, value)
+        for handle in handles if as_original else ():
+            handle.original_({id(item.tensor) for item in items})
+        for item, value in values:
+            for place in item.places:
+                if place.rule is not None and as_original:
+                    place.rule.loaded(place.tensor)
+                elif place.rule is not None:
+                    settle(place.rule, place.tensor, value)
+    for item in items:
+        record = next((records[name] for name in item.names if name in records), None)
+        if record is not None and item.rule is None:
+            for place in item.places:
+                mark_(place.owner, place.key, record)
+
+
+@contextmanager
+def _numbers_back(items: list[Stored]) -> Iterator[None]:
+    """Write a model's numbers back if the block fails: rules may refuse, or run out of memory, when all is loaded."""
+    before = [(item, item.tensor if item.tensor.is_meta else _copy(item.tensor)) for item in items]
+    live = {id(place.owner): place.owner for item in items for place in item.places if place.rule is not None}
+    rules_back = modules_of(list(live.values()))
+    try:
+        yield
+    except BaseException:
+        for item, kept in before:
+            if kept.is_meta:
+                item.put(kept)
+            else:
+                local = item.tensor.detach()
+                (local.to_local() if isinstance(local, DTensor) else local).copy_(kept)
+        rules_back()
+        raise
+
+
+def _copy(tensor: Tensor) -> Tensor:
+    """This rank's numbers, outside the device's memory, which a second copy may not fit into."""
+    local = tensor.detach()
+    return (local.to_local() if isinstance(local, DTensor) else local).to("cpu", copy=True)
 
 
 def _to_store(item: Stored, value: Tensor, as_original: bool) -> Tensor:

@@ -66,7 +66,7 @@ class Scheme:
         try:
             with warnings.catch_warnings():
                 warnings.simplefilter("ignore")  # that attention starts one-hot is what is compared
-                return wc.condition_(model, self.arm.condition, **strength)
+                return wc.condition_(model, self.arm.condition, as_original=True, **strength)  # nothing was loaded yet
         except WellcondError as error:
             raise WellcondError(f"scheme '{self.name}': {error}") from error
 

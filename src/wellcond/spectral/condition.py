@@ -6,23 +6,23 @@ import math
 import warnings
 from typing import Any, Literal
 
-import torch
-from torch import Tensor, nn
+from torch import nn
 
 from wellcond.attention.find import attention_layers
-from wellcond.attention.storage import HALF
-from wellcond.attention.view import AttentionLayer
 from wellcond.draw import neutral
 from wellcond.errors import SchemeError
 from wellcond.initialise import LayerFilter
+from wellcond.propagation.verdict import Thresholds
 from wellcond.spectral.conditioned_tokens import TokenConditioning
 from wellcond.spectral.corrections import WeightConditioning
-from wellcond.spectral.guarantee import COSINE, ONE_HOT, TOKENS, SelfBias, self_biases
-from wellcond.spectral.handle import Conditioning
+from wellcond.spectral.guarantee import COSINE, ONE_HOT, TOKENS
+from wellcond.spectral.handle import Conditioning, all_or_nothing
+from wellcond.spectral.holding import settled
 from wellcond.spectral.polar import PolarConditioning
+from wellcond.spectral.present import present, refuse, same
 from wellcond.spectral.qk_norm import QkNormConditioning
-from wellcond.spectral.shift import identity
-from wellcond.spectral.shift_conditioning import ShiftConditioning
+from wellcond.spectral.safe import largest, moments_of, strongest_at
+from wellcond.spectral.shift_conditioning import SAFE, ShiftConditioning
 from wellcond.spectral.sigma_reparam import SigmaReparamConditioning
 from wellcond.spectral.weight_conditioning import RowNormConditioning
 from wellcond.spectral.weights import ROLES, Strength, strengths
@@ -46,11 +46,11 @@ def condition_(
     model: nn.Module,
     method: str = "shift",
     *,
-    strength: Strength | None = None,
+    strength: Strength | str | None = None,
     mode: Literal["folded", "live"] | None = None,
     roles: str | tuple[str, ...] = ROLES,
     layers: LayerFilter = None,
-    as_original: bool = True,
+    as_original: bool | None = None,
     **options: Any,
 ) -> Conditioning:
     r"""Keep the query, key and value weights of every attention head well conditioned while the model trains.
@@ -61,19 +61,25 @@ def condition_(
     Args:
         model: any model, wrapped, compiled or sharded; wrapping it afterwards is fine too.
         method: `"shift"`, `"polar"`, or a peer (see `wellcond.spectral.condition.METHODS`).
-        strength: λ (10 for `"shift"`, as in the paper; for `"polar"` the multiple of σ_max, 1), or `{role: λ}`.
+        strength: λ, or `{role: λ}`. By default, also called `"safe"`, a shift has the largest λ up to 10 at which no
+            head gives more than half of its attention to a token's own column; the paper's is 10. For `"polar"` it is
+            the multiple of σ_max, 1.
         mode: `"folded"` (the stored weight becomes W + C and decay is anchored: no cost, no new keys), `"live"` (the
             stored weight stays W; needed by `"polar"`, half-precision storage and LAMB-like optimizers). By default
             folded where that is possible.
         roles: some of query, key, value: `"qk"`, `("value",)`.
         layers: shell pattern on the layer name, a list of them, or a predicate; None for all.
-        as_original: False if the model holds W + C already, loaded from a checkpoint of a conditioned model.
+        as_original: True if the weights hold W, False if they hold W + C already, loaded from a checkpoint of a
+            conditioned model. None finds out: from the header of the file that `wc.load_weights_` read, else from the
+            look of the weights, which is refused with the two ways to say what is meant.
         options: `placement="head" | "layer"` for `"shift"`; `every=1` steps between recomputations for `"polar"`.
 
     >>> import torch, wellcond as wc
     >>> model = torch.nn.TransformerEncoderLayer(8, 2, batch_first=True)
     >>> c = wc.condition_(model, "polar")
     >>> max(head.after for head in c.summary().heads) <= 2.0001
+    True
+    >>> wc.condition_(model, "polar") is c                               # the same again is what is there
     True
     """
     chosen = METHODS.get(method)
@@ -85,23 +91,39 @@ def condition_(
         raise SchemeError(f"'{method}' has no option {', '.join(sorted(unknown))}; it has {has}")
     if chosen.strength_default is None and strength is not None:
         raise SchemeError(f"'{method}' has no strength")
+    if strength == SAFE and chosen is not ShiftConditioning:
+        raise SchemeError(f"only 'shift' has a strength called '{SAFE}'; '{method}' takes a number")
+    _check_mode(mode, chosen)
+    safe = chosen is ShiftConditioning and (strength is None or strength == SAFE)
     found = attention_layers(model).select(layers)
-    by_role = strengths(strength, roles, chosen.strength_default or 1.0)
+    by_role = strengths(1.0 if safe else strength, roles, chosen.strength_default or 1.0)  # type: ignore[arg-type]
     handle = chosen(model, found, by_role, dict(chosen.defaults) | options)
+    there = present(handle)
+    if len(there) == 1 and as_original is not True and same(handle, there[0], mode, safe):
+        return there[0]
+    if there:
+        refuse(handle, there)
     handle.check()
-    handle.start_(_mode(mode, chosen, handle), as_original)
-    _warn(handle)
+    original = as_original is not False
+    if isinstance(handle, WeightConditioning):
+        handle, original = settled(handle, safe, as_original)
+        handle.check_strength(handle.weights)
+    with all_or_nothing(handle):
+        handle.start_(_mode(mode, chosen, handle), original)
+        _warn(handle)
     return handle
+
+
+def _check_mode(wanted: str | None, chosen: type[Conditioning]) -> None:
+    if wanted is not None and wanted not in chosen.modes:
+        only = " or ".join(f"'{mode}'" for mode in chosen.modes)
+        why = ": its correction follows the weights" if wanted == "folded" else ""
+        raise SchemeError(f"mode of '{chosen.method}' is {only}, got {wanted!r}{why}")
 
 
 def _mode(wanted: str | None, chosen: type[Conditioning], handle: Conditioning) -> str:
     if wanted is None:
-        half = isinstance(handle, WeightConditioning) and any(w.stored.dtype in HALF for w in handle.weights)
-        return "live" if half else chosen.modes[0]
-    if wanted not in chosen.modes:
-        only = " or ".join(f"'{mode}'" for mode in chosen.modes)
-        why = ": its correction follows the weights" if wanted == "folded" else ""
-        raise SchemeError(f"mode of '{chosen.method}' is {only}, got {wanted!r}{why}")
+        return "live" if isinstance(handle, WeightConditioning) and not handle.foldable else chosen.modes[0]
     return wanted
 
 
@@ -119,57 +141,20 @@ def _warn(handle: Conditioning) -> None:
             f"{worst.sigma_max:.3g}; κ may rise. See summary()",
             stacklevel=4,
         )
-    strongest = _strongest([bias for layer in handle.layers for bias in _biases(layer)])
-    if strongest is None or strongest.row().own <= ONE_HOT:
+    if handle.chosen:
+        return  # so that attention does not start one-hot
+    moments = moments_of(handle.logits(handle.strength))  # λ is what the strengths are multiplied by
+    found = strongest_at(moments, 1.0)
+    if found is None or found[0].row().own <= ONE_HOT:
         return
-    row = strongest.row()
+    hot, row = found[0], found[0].row()
+    strength = max(abs(handle.strength.get(role, 0.0)) for role in ("query", "key"))
+    half, most = (largest(moments, level, 1.0) * strength for level in (Thresholds().own, ONE_HOT))
     warnings.warn(
-        f"attention starts one-hot: {visible(strongest.layer)} head {strongest.head} gives {row.own:.0%} to a token's "
-        f"own column, entropy {row.entropy / math.log(TOKENS):.2g} log T (logit with itself {strongest.mean:.3g}, "
-        f"{TOKENS} tokens of cosine {COSINE:g}), so queries and keys get no gradient. Half of it goes there from "
-        f"strength {_largest(handle, 0.5):.3g} on; the largest strength for query and key that keeps every head below "
-        f"{ONE_HOT:.0%} is {_largest(handle, ONE_HOT):.3g}",
+        f"attention starts one-hot: {visible(hot.layer)} head {hot.head} gives {row.own:.0%} to a token's own "
+        f"column, entropy {row.entropy / math.log(TOKENS):.2g} log T (logit with itself {hot.mean:.3g}, {TOKENS} "
+        f"tokens of cosine {COSINE:g}), so queries and keys get no gradient. Half of it goes there from strength "
+        f"{half:.3g} on; the largest strength for query and key that keeps every head below {ONE_HOT:.0%} is "
+        f"{most:.3g}",
         stacklevel=4,
     )
-
-
-def _strongest(biases: list[SelfBias]) -> SelfBias | None:
-    """The head that attends to itself most: heads are compared by an estimate, and one is integrated."""
-    return max(biases, key=lambda bias: bias.margin, default=None)
-
-
-def _biases(layer: AttentionLayer) -> list[SelfBias]:
-    if layer.query is None or layer.key is None:
-        return []
-    return self_biases(layer, layer.query.read(), layer.key.read())
-
-
-def _largest(handle: ShiftConditioning, level: float) -> float:
-    """The largest strength (of the stronger of query and key) that gives no head's own column more, by bisection."""
-    parts = {(part.layer.name, part.role): part for weight in handle.weights for part in weight.parts}
-    pairs: list[tuple[AttentionLayer, list[tuple[Tensor, Tensor]]]] = []
-    for layer in handle.layers:
-        split: list[tuple[Tensor, Tensor]] = []
-        for role, projection in layer.projections("query", "key"):
-            used = projection.read().double()
-            part = parts.get((layer.name, role))
-            correction = identity(part, projection.shape, handle.placement) if part else torch.zeros_like(used)
-            split.append((used - correction, correction))
-        if len(split) == 2:
-            pairs.append((layer, split))
-
-    def exceeded(share: float) -> bool:
-        strongest = _strongest(
-            [
-                bias
-                for layer, ((query, cq), (key, ck)) in pairs
-                for bias in self_biases(layer, query + share * cq, key + share * ck)
-            ]
-        )
-        return strongest is not None and strongest.row().own > level
-
-    low, high = 0.0, 1.0
-    for _ in range(12):
-        middle = (low + high) / 2
-        low, high = (low, middle) if exceeded(middle) else (middle, high)
-    return low * max(abs(handle.strength.get(role, 0.0)) for role in ("query", "key"))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Hashable, Mapping
 from inspect import signature
 from typing import Any
 
@@ -138,6 +139,10 @@ class TokenConditioning(Conditioning):
         self.strength = {}
         self._hook: TokenHook | None = None
         self._handle: RemovableHandle | None = None
+
+    def claims(self) -> Mapping[Hashable, Hashable]:
+        """The tokens that enter the first block."""
+        return {(id(self._module()), "tokens"): True} if self.layers else {}
 
     def check(self) -> None:
         """The first layer may look at every token, and is not conditioned yet."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Hashable, Iterator, Mapping, Sequence
 from os import PathLike
 from time import perf_counter
 from typing import Any
@@ -12,18 +12,21 @@ from torch import Tensor, nn
 from torch.utils.flop_counter import FlopCounterMode
 
 from wellcond.attention.find import AttentionLayers
-from wellcond.attention.storage import assign_, full
-from wellcond.checkpoint import Memory
-from wellcond.errors import CheckpointError, InapplicableError
-from wellcond.files import load_from_, load_weights_
+from wellcond.attention.storage import HALF, assign_, full
+from wellcond.errors import CheckpointError, InapplicableError, SchemeError, WeightError
+from wellcond.files import load_weights_
 from wellcond.linalg import singular_values
 from wellcond.live import install, live_rules, uninstall
 from wellcond.loading import guard_
 from wellcond.rules import Rule
 from wellcond.spectral.cost import Cost
 from wellcond.spectral.guarantee import HeadCondition, Summary, measure
-from wellcond.spectral.handle import Conditioning
+from wellcond.spectral.handle import Conditioning, Written, all_or_nothing
+from wellcond.spectral.marks import Record, followed, mark_, unmark_
+from wellcond.spectral.memory import check_memory, used_elsewhere
+from wellcond.spectral.shift import Entries
 from wellcond.spectral.steps import listen
+from wellcond.spectral.undo import modules_of, numbers_of
 from wellcond.spectral.weights import Part, Strength, Weight, check_weights, strengths, untied, weights_of
 
 TABLE_9 = "the same as X W + X C (the paper's Table 9)"
@@ -38,9 +41,63 @@ class WeightConditioning(Conditioning):
         super().__init__(model, layers, strength, options)
         self.weights = weights_of(layers, strength)
 
+    @property
+    def record(self) -> Record:
+        """What the weights hold, for a file."""
+        return Record(self.method, {role: value for role, value in self.strength.items() if value}, self.options)
+
+    def claims(self) -> Mapping[Hashable, Hashable]:
+        """Each stored parameter, with the heads and strengths in it; a module that was replaced is not conditioned."""
+        found: dict[Hashable, frozenset[Hashable]] = {}
+        for weight in self.weights:
+            if self.active and not followed(weight.owner, weight.name):
+                continue
+            parts = frozenset((part.layout, part.strength) for part in weight.parts)
+            found[id(weight.stored)] = found.get(id(weight.stored), frozenset()) | parts
+        return found
+
     def check(self) -> None:
         """Every parameter can be written and is not conditioned yet."""
         check_weights(self.weights)
+        check_memory(self.weights)
+        self.check_strength(self.weights)
+
+    def check_strength(self, weights: Sequence[Weight]) -> None:
+        """Raise for a strength that the arithmetic of a weight cannot do: at 1/eps a W of unit size is rounded away."""
+        for weight in weights:
+            limit = 1 / torch.finfo(weight.stored.dtype).eps
+            for part in weight.parts:
+                if not abs(part.strength) <= limit:
+                    raise SchemeError(
+                        f"the strength of '{part.name}' is at most {limit:.3g} in {weight.stored.dtype}, above which W "
+                        f"is rounded away in W + C; got {part.strength:g}"
+                    )
+
+    def check_folded(self) -> None:
+        """Raise unless W + C can take the place of W in every parameter."""
+        elsewhere = used_elsewhere(self.weights)
+        if elsewhere:
+            raise WeightError(f"{elsewhere}, and would hold W + C too; condition that as well, or use mode='live'")
+
+    @property
+    def foldable(self) -> bool:
+        """Whether folding changes nothing but the conditioned weights, and loses none of their digits."""
+        return not used_elsewhere(self.weights) and not any(w.stored.dtype in HALF for w in self.weights)
+
+    def _reachable(self) -> list[Weight]:
+        """The parameters of every role, also of one whose strength is zero now."""
+        return weights_of(self.layers, dict.fromkeys(self.strength, 1.0))
+
+    def corrected(self, weight: Weight) -> Entries | None:
+        """The entries of a parameter that a correction changes; None for all."""
+        return None
+
+    def snapshot(self, written: Written) -> list[Callable[[], None]]:
+        """See `Conditioning.snapshot`: numbers first, since rules follow from them."""
+        weights = untied(self._reachable()) if written != "none" else []
+        numbers = [numbers_of(w.stored, self.corrected(w) if written == "corrected" else None) for w in weights]
+        owners = list({id(weight.owner): weight.owner for weight in self._reachable()}.values())
+        return [*numbers, modules_of(owners), *super().snapshot(written), lambda: guard_(self.model)]
 
     # What a method says.
 
@@ -57,15 +114,19 @@ class WeightConditioning(Conditioning):
     @torch.no_grad()
     def start_(self, mode: str, as_original: bool) -> None:
         """Condition weights that hold W, or (`as_original=False`) what is used already."""
+        if mode == "folded":
+            self.check_folded()
         self._keep()
         self.mode = "folded"
-        try:
-            self.install_() if as_original else self.unfold_()
-        except Exception:
-            self._drop()  # weights that are refused leave the model as it was
-            raise
+        self.install_() if as_original else self.unfold_()
         if mode == "folded":
             self.fold_()
+        self.mark_()
+
+    def mark_(self) -> None:
+        """Have the modules know what their weights hold, for files and for copies."""
+        for weight in self.weights:
+            mark_(weight.owner, weight.name, self.record, follow=True)
 
     def install_(self) -> None:
         """Make the weights live."""
@@ -88,11 +149,13 @@ class WeightConditioning(Conditioning):
     def fold_(self) -> None:
         """Store what is used; the model is an ordinary one from now on."""
         self._must_be("live", "fold_")
+        self.check_folded()
         folded = [(weight, full(self._live_rule(weight).export(weight.stored)).clone()) for weight in self.weights]
-        self.uninstall_()
-        for weight, effective in folded:
-            assign_(weight.stored, effective)
-        self.mode = "folded"
+        with all_or_nothing(self):
+            self.uninstall_()
+            for weight, effective in folded:
+                assign_(weight.stored, effective)
+            self.mode = "folded"
 
     @torch.no_grad()
     def unfold_(self) -> None:
@@ -100,35 +163,53 @@ class WeightConditioning(Conditioning):
         self._must_be("folded", "unfold_")
         effective = {id(weight.stored): full(weight.stored).clone() for weight in self.weights}
         values = [(weight, self.rule(weight).invert(effective[id(weight.stored)])) for weight in untied(self.weights)]
-        for weight, value in values:
-            assign_(weight.stored, value)
-        self.install_()
-        for weight in self.weights:
-            self._live_rule(weight).loaded(weight.stored, effective[id(weight.stored)])
+        with all_or_nothing(self):
+            for weight, value in values:
+                assign_(weight.stored, value)
+            self.install_()
+            for weight in self.weights:
+                self._live_rule(weight).loaded(weight.stored, effective[id(weight.stored)])
 
     @torch.no_grad()
     def remove_(self) -> None:
         """Store W and use it as it is."""
         if not self.active:
             raise InapplicableError(f"this conditioning ({self.method}) was removed already")
-        if self.mode == "folded":
-            self.unfold_()
-        self.uninstall_()
+        with all_or_nothing(self, "corrected" if self.mode == "folded" else "none"):
+            if self.mode == "folded":
+                self.unfold_()
+            self.uninstall_()
+            self._forget()
+
+    def _forget(self) -> None:
+        """The weights hold W, and nobody watches them."""
+        for weight in self.weights:
+            unmark_(weight.owner, weight.name)
         self._drop()
 
     def strength_(self, strength: Strength) -> None:
         """Another strength for the same W."""
         if self.strength_default is None:
             raise InapplicableError(f"'{self.method}' has no strength")
-        mode = self.mode
-        if mode == "folded":
-            self.unfold_()
-        self.uninstall_()
-        self.strength = strengths(strength, tuple(self.strength), 1.0)
-        self.weights = weights_of(self.layers, self.strength)
-        self.install_()
-        if mode == "folded":
-            self.fold_()
+        if not self.active:
+            raise InapplicableError(f"this conditioning ({self.method}) was removed; condition the model again")
+        self._change_(strengths(strength, tuple(self.strength), 1.0))
+
+    def _change_(self, strength: dict[str, float], chosen: str = "") -> None:
+        """Change the strength of each role."""
+        weights, mode = weights_of(self.layers, strength), self.mode
+        self.check_strength(weights)
+        with all_or_nothing(self, "corrected" if mode == "folded" else "none"):
+            if mode == "folded":
+                self.unfold_()
+            self.uninstall_()
+            for weight in self.weights:
+                unmark_(weight.owner, weight.name)
+            self.strength, self.weights, self.chosen = strength, weights, chosen
+            self.install_()
+            if mode == "folded":
+                self.fold_()
+            self.mark_()
 
     def _must_be(self, mode: str, what: str) -> None:
         if not self.active or self.mode != mode:
@@ -139,10 +220,7 @@ class WeightConditioning(Conditioning):
 
     def load_weights_(self, weights: str | PathLike[str] | Mapping[str, Tensor], as_original: bool = False) -> None:
         """See `Conditioning.load_weights_`."""
-        if isinstance(weights, Mapping):
-            load_from_(self.model, Memory("the state dictionary", weights), as_original)
-        else:
-            load_weights_(self.model, weights, as_original=as_original)
+        load_weights_(self.model, weights, as_original=as_original)
 
     def original_(self, loaded: Collection[int]) -> None:
         """Folded weights have become W: store what is used."""
@@ -170,12 +248,13 @@ class WeightConditioning(Conditioning):
             if value.shape != mine["weights"][path].shape:
                 here = tuple(mine["weights"][path].shape)
                 raise CheckpointError(f"'{path}' is {tuple(value.shape)} in the state, {here} here")
-        for weight in self.weights if self.mode == "live" else ():
-            if weight.path in stored:
-                assign_(weight.stored, stored[weight.path])
-            rule = self._live_rule(weight)
-            rule.load(state["rules"][weight.path])
-            rule.renew(weight.stored)  # the change of W is no step
+        with all_or_nothing(self, "all" if self.mode == "live" else "none"):
+            for weight in self.weights if self.mode == "live" else ():
+                if weight.path in stored:
+                    assign_(weight.stored, stored[weight.path])
+                rule = self._live_rule(weight)
+                rule.load(state["rules"][weight.path])
+                rule.renew(weight.stored)  # the change of W is no step
 
     # What people look at.
 

@@ -69,24 +69,40 @@ class FoldedWeight:
         change.put_(local, original)
         return self._whole.take(full(DTensor.from_local(local, stored.device_mesh, stored.placements)))
 
-    def restore(self, original: Tensor) -> None:
-        """Take over what `gathered` gave in another process, before or after the model's own state is loaded.
+    @property
+    def untouched(self) -> bool:
+        """Whether the parameter holds at the entries what was last written there."""
+        numbers, change = self._here()
+        return self._exact is not None and torch.equal(change.take(numbers), self._exact[1].to(numbers))
 
-        It counts where the parameter holds the W + C that belongs to it, and nowhere else.
-        """
-        stored = self.weight.stored
+    def check_state(self, original: Tensor) -> None:
+        """Raise unless numbers belong to these entries."""
         if original.shape != self._whole.value.shape:
             raise CheckpointError(
                 f"'{self.weight.path}' has {original.numel()} conditioned entries in the state, "
                 f"{self._whole.value.numel()} here"
             )
+
+    @torch.no_grad()
+    def restore(self, original: Tensor) -> bool:
+        """Take over what `gathered` gave in another process, before or after the model's own state is loaded.
+
+        It counts where the parameter holds the W + C that belongs to it, and nowhere else. Where it holds W + 2 C,
+        since W + C was loaded before the model was conditioned, W + C is put back; return whether it was so.
+        """
+        stored = self.weight.stored
         if isinstance(stored, DTensor):
             whole = torch.zeros(stored.shape, dtype=original.dtype, device=stored.device)
             self._whole.put_(whole, original.to(whole))
             original = self._here()[1].take(like(stored, whole).to_local())
         numbers, change = self._here()
-        original = original.to(numbers)
-        self._exact = original, original + change.on(numbers).value
+        original, value = original.to(numbers), change.on(numbers).value
+        now, used = change.take(numbers), original + value
+        twice = bool(len(now)) and torch.equal(now, used + value) and not torch.equal(now, used)
+        if twice:
+            change.put_(numbers, used)
+        self._exact = original, used
+        return twice
 
     def _check(self, original: Tensor, change: Entries) -> None:
         """A step cannot move every entry by C; an optimizer that wrote its own copy of W + C back can."""

@@ -157,32 +157,17 @@ class SelfBias:
     mean: float
     deviation: float
 
-    @property
-    def margin(self) -> float:
+    def margin(self, tokens: int = TOKENS) -> float:
         """How far the own logit is above the free energy of the others, in its own deviations."""
         shift, s = (1 - COSINE) * self.mean, math.sqrt(1 - COSINE) * self.deviation
-        return (shift - free_energy(torch.tensor(s, dtype=torch.float64), TOKENS).item()) / (1 + s)
+        return (shift - free_energy(torch.tensor(s, dtype=torch.float64), tokens).item()) / (1 + s)
 
     def row(self, tokens: int = TOKENS, cosine: float = COSINE) -> Row:
         """The averages of the head's attention rows."""
         return exact_row(math.sqrt(1 - cosine) * self.deviation, tokens, (1 - cosine) * self.mean)
 
 
-def self_biases(layer: AttentionLayer, query: Tensor, key: Tensor) -> list[SelfBias]:
-    """Per query head; none where a softmax over the layer's own tokens is not what the layer does."""
-    if (
-        layer.kind != "softmax"
-        or layer.cross
-        or layer.scale is None
-        or layer.qk_norm
-        or query.shape[1:] != key.shape[1:]
-    ):
-        return []
-    keys = key.double().repeat_interleave(len(query) // len(key), dim=0)
-    queries = query.double()
-    mean = layer.scale * (queries * keys).sum((1, 2))
-    square = layer.scale**2 * ((queries.mT @ queries) * (keys.mT @ keys)).sum((1, 2))
-    return [
-        SelfBias(layer.name, h, float(m), math.sqrt(float(v)))
-        for h, (m, v) in enumerate(zip(mean, square, strict=True))
-    ]
+def has_self_bias(layer: AttentionLayer, query: Tensor, key: Tensor) -> bool:
+    """Whether a layer is a softmax over its own tokens whose logits follow from the two weights alone."""
+    known = layer.kind == "softmax" and layer.scale is not None
+    return known and not layer.cross and not layer.qk_norm and query.shape[1:] == key.shape[1:]

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping
-from typing import Any, ClassVar, Self
+from collections.abc import Callable, Collection, Hashable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from typing import Any, ClassVar, Literal, Self
 from weakref import WeakSet
 
 from torch import nn
@@ -13,6 +14,8 @@ from wellcond.attention.paths import unwrap
 from wellcond.errors import CheckpointError, InapplicableError
 from wellcond.spectral.cost import Cost
 from wellcond.spectral.guarantee import Summary
+
+Written = Literal["none", "corrected", "all"]
 
 
 class Conditioning:
@@ -51,6 +54,15 @@ class Conditioning:
         self.strength, self.options = dict(strength), dict(options)
         self.mode = self.modes[0]
         self.active = False
+        self.chosen = ""  # how the strength was found, where nobody gave it
+
+    def with_strength(self, strength: Mapping[str, float]) -> Self:
+        """The same for another strength of each role, not started."""
+        return type(self)(self.model, self.layers, strength, self.options)
+
+    def claims(self) -> Mapping[Hashable, Hashable]:
+        """What only one conditioning can correct, each with what this one does to it."""
+        return {}
 
     def check(self) -> None:
         """Raise unless the model can be conditioned; nothing has been changed yet."""
@@ -133,6 +145,21 @@ class Conditioning:
             if state.get(key) != mine:
                 raise CheckpointError(f"the state has {key} {state.get(key)!r}, this conditioning {mine!r}")
 
+    def snapshot(self, written: Written) -> list[Callable[[], None]]:
+        """What puts the model and the handle back as they are now, see `all_or_nothing`."""
+        mine, active, root = dict(self.__dict__), self in _ACTIVE, unwrap(self.model)
+        handles = root.__dict__.get("_wellcond_handles")
+
+        def restore() -> None:
+            self.__dict__.clear()
+            self.__dict__.update(mine)
+            (_ACTIVE.add if active else _ACTIVE.discard)(self)
+            root.__dict__.pop("_wellcond_handles", None)
+            if handles is not None:
+                root.__dict__["_wellcond_handles"] = handles
+
+        return [restore]
+
     def _refused(self, what: str) -> InapplicableError:
         return InapplicableError(f"'{self.method}' has no {what}: it does not correct stored weights")
 
@@ -153,6 +180,7 @@ class Conditioning:
     def __str__(self) -> str:
         plain = self.strength_default is None
         strength = ", ".join(role if plain else f"{role} {value:g}" for role, value in self.strength.items())
+        strength += f"; {self.chosen}" if strength and self.chosen else ""
         state = self.mode if self.active else "removed"
         return f"{self.method}{f' ({strength})' if strength else ''}, {state}, {len(self.layers)} layers"
 
@@ -161,6 +189,28 @@ class Conditioning:
 
 
 _ACTIVE: WeakSet[Conditioning] = WeakSet()
+
+
+@contextmanager
+def all_or_nothing(handle: Conditioning, written: Written = "corrected") -> Iterator[None]:
+    """Put model and handle back if the block fails, also by Ctrl-C or a warning that is an error.
+
+    Args:
+        handle: it says itself what it may change, see `Conditioning.snapshot`.
+        written: which numbers of the stored weights may be: none, those that a correction changes, or all.
+    """
+    undo = handle.snapshot(written)
+    try:
+        yield
+    except BaseException:
+        for step in undo:
+            step()
+        raise
+
+
+def active_handles() -> list[Conditioning]:
+    """Every handle of the process that conditions something."""
+    return [handle for handle in _ACTIVE if handle.active]
 
 
 def handles_of(model: nn.Module) -> list[Conditioning]:
@@ -174,13 +224,17 @@ def handles_of(model: nn.Module) -> list[Conditioning]:
     >>> [handle.method for handle in wc.handles_of(model)]
     ['polar']
     """
-    inside = {id(module) for module in model.modules()}
     if any(getattr(module.__dict__.get("_wellcond_handles"), "lost", False) for module in model.modules()):
         raise CheckpointError(
             "this model is a copy of a folded one, so it holds W + C without knowing C: load into the original and "
             "copy that, or call wc.condition_(copy, …, as_original=False) first"
         )
-    root = unwrap(model)
+    return handles_around(model)
+
+
+def handles_around(model: nn.Module) -> list[Conditioning]:
+    """The handles of a model, of what it contains and of what contains it."""
+    inside, root = {id(module) for module in model.modules()}, unwrap(model)
     return [
         handle
         for handle in _ACTIVE

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from types import MappingProxyType
 from typing import Any
 
@@ -173,11 +174,19 @@ class PolarConditioning(WeightConditioning):
 
     def __init__(self, *arguments: Any) -> None:
         super().__init__(*arguments)
-        every, low = self.options["every"], min(self.strength.values(), default=1.0)
+        every = self.options["every"]
         if not isinstance(every, int) or isinstance(every, bool) or every < 1:
             raise SchemeError(f"every is a number of steps, 1 or more; got {every!r}")
-        if low < 0:
-            raise SchemeError(f"'polar' takes a positive strength, 1 for the theorem; got {low:g}")
+
+    def check_strength(self, weights: Sequence[Weight]) -> None:
+        """Positive, and not lost beside 1."""
+        super().check_strength(weights)
+        for weight in weights:
+            low, eps = min(part.strength for part in weight.parts), torch.finfo(weight.stored.dtype).eps
+            if low < eps:
+                raise SchemeError(
+                    f"'polar' takes a positive strength ({eps:.3g} or more), 1 for the theorem; got {low:g}"
+                )
 
     def rule(self, weight: Weight) -> PolarRule:
         """Recompute every `every` steps."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Hashable, Mapping
 from types import MappingProxyType
 from typing import Any, Self
 
@@ -79,6 +80,10 @@ class QkNormConditioning(Conditioning):
             raise SchemeError("'qk_norm' normalises queries and keys; roles has neither")
         self._before: list[tuple[nn.Module, str, nn.Module]] = []  # module, slot and what was in it
 
+    def claims(self) -> Mapping[Hashable, Hashable]:
+        """Each slot."""
+        return {(id(layer.module), SLOTS[role]): True for layer in self.layers for role in self.strength}
+
     def check(self) -> None:
         """Every layer has free slots, or nothing is changed."""
         check_unwrapped(self.model, self.method)
@@ -104,11 +109,14 @@ class QkNormConditioning(Conditioning):
 
     def start_(self, mode: str, as_original: bool) -> None:
         """Fill the slots."""
-        for layer in self.layers:
-            module = layer.module
-            for role in self.strength:
-                self._before.append((module, SLOTS[role], module._modules[SLOTS[role]]))  # type: ignore[arg-type]
-                module._modules[SLOTS[role]] = self._norm(layer, role).train(module.training)
+        made = [
+            (layer.module, SLOTS[role], self._norm(layer, role).train(layer.module.training))
+            for layer in self.layers
+            for role in self.strength
+        ]
+        for module, slot, norm in made:
+            self._before.append((module, slot, module._modules[slot]))  # type: ignore[arg-type]
+            module._modules[slot] = norm
         self._keep()
 
     def _norm(self, layer: AttentionLayer, role: str) -> nn.Module:

@@ -3,23 +3,30 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from types import MappingProxyType
 from typing import Any, Self
 from weakref import WeakSet
 
+import torch
 from torch import Tensor
 from torch.optim import Optimizer
 
+from wellcond.attention.layouts import Layout
 from wellcond.attention.storage import HALF
 from wellcond.errors import CheckpointError, OptimizerError, SchemeError, WeightError
 from wellcond.spectral.corrections import WeightConditioning
 from wellcond.spectral.folded import FoldedWeight
 from wellcond.spectral.guarantee import shift_bounds
+from wellcond.spectral.handle import Written, all_or_nothing
 from wellcond.spectral.optimizers import check_optimizer, decays, guard, inner, skipped
-from wellcond.spectral.shift import ShiftRule, entries, identity
+from wellcond.spectral.safe import PAPER, Logits, safe_strength
+from wellcond.spectral.shift import Entries, ShiftRule, entries, identity
 from wellcond.spectral.steps import listen
-from wellcond.spectral.weights import Part, Weight, untied
+from wellcond.spectral.weights import ROLES, Part, Strength, Weight, strengths, untied, weights_of
+
+SAFE = "safe"  # the strength that is chosen here
+CHOSEN = "the largest safe strength"
 
 
 class ShiftConditioning(WeightConditioning):
@@ -28,7 +35,7 @@ class ShiftConditioning(WeightConditioning):
     method = "shift"
     citation = "Spectral Conditioning of Attention, Theorem 3.8"
     modes = ("folded", "live")
-    strength_default = 10.0
+    strength_default = PAPER
     defaults = MappingProxyType({"placement": "head"})
 
     def __init__(self, *arguments: Any) -> None:
@@ -55,12 +62,8 @@ class ShiftConditioning(WeightConditioning):
 
     # Modes: folding changes a few entries of each parameter, and nothing else.
 
-    def start_(self, mode: str, as_original: bool) -> None:
-        """See `Conditioning.start_`."""
-        if mode == "live":
-            self._folded = [] if as_original else self._weights()
-            super().start_(mode, as_original)
-            return
+    def check_folded(self) -> None:
+        """Also: the digits of W are not lost beside λ."""
         for weight in self.weights:
             if weight.stored.dtype in HALF:
                 raise WeightError(
@@ -68,6 +71,15 @@ class ShiftConditioning(WeightConditioning):
                     f"{weight.parts[0].strength:g} rounds away the diagonal of W; keep the weights in float32 (use "
                     "autocast), or mode='live'"
                 )
+        super().check_folded()
+
+    def start_(self, mode: str, as_original: bool) -> None:
+        """See `Conditioning.start_`."""
+        if mode == "live":
+            self._folded = [] if as_original else self._weights()
+            super().start_(mode, as_original)
+            return
+        self.check_folded()
         self._folded = self._weights()
         for folded in self._folded if as_original else ():
             folded.add_()
@@ -75,27 +87,46 @@ class ShiftConditioning(WeightConditioning):
             self._keep()
         self.mode = "folded"
         listen(self)
+        self.mark_()
 
     def _weights(self) -> list[FoldedWeight]:
         return [FoldedWeight(weight, entries(weight, self.placement)) for weight in untied(self.weights)]
 
+    def corrected(self, weight: Weight) -> Entries:
+        """Only the entries of the identity."""
+        return entries(weight, self.placement)
+
+    def snapshot(self, written: Written) -> list[Callable[[], None]]:
+        """Also what is remembered of each folded weight."""
+        kept = [(folded, dict(folded.__dict__)) for folded in self._folded]
+
+        def restore() -> None:
+            for folded, before in kept:
+                folded.__dict__.update(before)
+
+        return [*super().snapshot(written), restore]
+
     def fold_(self) -> None:
         """W + C in the stored weight."""
         self._must_be("live", "fold_")
-        self.uninstall_()
-        self.start_("folded", as_original=True)
+        self.check_folded()
+        with all_or_nothing(self):
+            self.uninstall_()
+            self.start_("folded", as_original=True)
 
     def unfold_(self) -> None:
         """W in the stored weight, exactly."""
         self._must_be("folded", "unfold_")
-        self._unshift_()
-        self.install_()
+        with all_or_nothing(self):
+            self._unshift_()
+            self.install_()
 
     def remove_(self) -> None:
         """W in the stored weight, and nothing else."""
         if self.active and self.mode == "folded":
-            self._unshift_()
-            self._drop()
+            with all_or_nothing(self):
+                self._unshift_()
+                self._forget()
         else:
             super().remove_()
 
@@ -109,6 +140,42 @@ class ShiftConditioning(WeightConditioning):
         for folded in self._folded:
             folded.take_away_()
         self._folded = []
+
+    # Strength.
+
+    def strength_(self, strength: Strength | str | None) -> None:
+        """Another strength for the same W; `"safe"` chooses it as `wc.condition_` does."""
+        if self.active and (strength is None or strength == SAFE):
+            self._change_(dict.fromkeys(self.strength, self.safe_strength()), CHOSEN)
+        else:
+            super().strength_(strength)  # type: ignore[arg-type]
+
+    @torch.no_grad()
+    def safe_strength(self) -> float:
+        """The largest strength, one for every role, that leaves attention to other tokens; values set no limit."""
+        if self.strength.keys() <= {"value"}:
+            return PAPER
+        return safe_strength(self.logits(dict.fromkeys(self.strength, 1.0)))
+
+    def logits(self, strength: Mapping[str, float]) -> Iterator[Logits]:
+        """What the logits of each layer follow from: W and C of queries and keys, for a strength of each role."""
+        wanted, now = self._identities(strength), self._identities(self.strength if self.active else {})
+        for layer in self.layers:
+            found: list[tuple[Tensor, Tensor]] = []
+            for _, projection in layer.projections("query", "key"):
+                used, key = projection.read().double(), (projection.weight.path, projection.weight.layout)
+                zero = torch.zeros_like(used)
+                change, present = (parts[key].to(used) if key in parts else zero for parts in (wanted, now))
+                found.append((used - present, change))
+            if len(found) == 2:
+                yield layer, found[0], found[1]
+
+    def _identities(self, strength: Mapping[str, float]) -> dict[tuple[str, Layout], Tensor]:
+        return {
+            (weight.path, part.layout): identity(part, part.projection.shape, self.placement)
+            for weight in weights_of(self.layers, strength)
+            for part in weight.parts
+        }
 
     # Optimizers.
 
@@ -187,11 +254,36 @@ class ShiftConditioning(WeightConditioning):
         return state
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """See `Conditioning.load_state_dict`."""
-        super().load_state_dict(state)
-        saved = state.get("entries", {})
-        if self.mode == "folded":
-            if saved.keys() != {folded.weight.path for folded in self._folded}:
-                raise CheckpointError("the state belongs to another model: its conditioned parameters have other names")
-            for folded in self._folded:
-                folded.restore(saved[folded.weight.path])
+        """See `Conditioning.load_state_dict`; a strength that was chosen here becomes that of the state."""
+        with all_or_nothing(self, "all" if self.mode == "live" else "corrected"):
+            if self.chosen and isinstance(state.get("strength"), Mapping) and state["strength"] != self.strength:
+                self._adopt_(strengths(state["strength"], ROLES, 1.0))
+            super().load_state_dict(state)
+            if self.mode == "folded":
+                self._restore_(state.get("entries", {}))
+
+    def _adopt_(self, strength: dict[str, float]) -> None:
+        """Take over the strength of a state: for the same W, or for the W + C that was loaded since."""
+        if strength.keys() != self.strength.keys():
+            return  # refused as another conditioning
+        if self.mode == "live" or all(folded.untouched for folded in self._folded):
+            self._change_(strength, CHOSEN)
+            return
+        weights = weights_of(self.layers, strength)
+        self.check_strength(weights)
+        self.strength, self.weights = strength, weights
+        self._folded = self._weights()
+        self.mark_()
+
+    def _restore_(self, saved: Mapping[str, Tensor]) -> None:
+        if saved.keys() != {folded.weight.path for folded in self._folded}:
+            raise CheckpointError("the state belongs to another model: its conditioned parameters have other names")
+        for folded in self._folded:
+            folded.check_state(saved[folded.weight.path])
+        twice = [folded.weight.path for folded in self._folded if folded.restore(saved[folded.weight.path])]
+        if twice:
+            warnings.warn(
+                f"'{twice[0]}' held W + C when the model was conditioned, and the state shows that C was added once "
+                "more: W + C was put back",
+                stacklevel=4,
+            )

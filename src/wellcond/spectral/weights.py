@@ -86,8 +86,8 @@ def weights_of(layers: AttentionLayers, strength: Mapping[str, float]) -> list[W
             if not strength.get(role):
                 continue
             part = Part(layer, role, projection, strength[role])
-            owner, name = split(projection.weight.path)
-            tied = first.setdefault((id(stored_weight(resolve(_root(layer), owner), name)), part.layout), part)
+            stored = _parameter(_root(layer), projection.weight.path)
+            tied = first.setdefault((id(stored), part.layout), part)
             if tied.strength != part.strength:
                 raise SchemeError(
                     f"'{part.name}' and '{tied.name}' are one weight, so they have one strength; got "
@@ -107,8 +107,8 @@ def check_weights(weights: Sequence[Weight]) -> None:
     for weight in weights:
         if weight.name in live_rules(weight.owner):
             raise WeightError(
-                f"'{weight.path}' is conditioned already (live); remove_() that conditioning first, or condition all "
-                "roles in one call with strength={'query': …, 'value': …}"
+                f"'{weight.path}' is conditioned already (live, in a copy of a conditioned model): copy the model "
+                "before wc.condition_, or call remove_() on the original's handle and copy it then"
             )
         reason = refusal(weight.root, weight.path)
         if reason:
@@ -151,6 +151,21 @@ def role_names(roles: str | Sequence[str]) -> tuple[str, ...]:
     if not found or not set(found) <= set(ROLES):
         raise SchemeError(f"roles are some of 'query', 'key', 'value' or their first letters ('qk'); got {roles!r}")
     return tuple(role for role in ROLES if role in found)
+
+
+def _parameter(root: nn.Module, path: str) -> Tensor:
+    """The trained parameter at a path; a weight that is none is refused."""
+    owner_path, name = split(path)
+    owner = resolve(root, owner_path)
+    parameter = owner._parameters.get(name)
+    if parameter is not None:
+        return parameter
+    if owner._buffers.get(name) is not None:
+        raise WeightError(
+            f"'{path}' in {type(owner).__name__} is a buffer, which no optimizer trains, so there is nothing to keep "
+            "conditioned: make it a parameter (nn.Parameter) first, or leave the layer out with layers=…"
+        )
+    raise WeightError(refusal(root, path) or f"'{path}' in {type(owner).__name__} is not a parameter")
 
 
 def _root(layer: AttentionLayer) -> nn.Module:
