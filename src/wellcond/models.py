@@ -19,12 +19,14 @@ from unittest import mock
 import torch
 from torch import nn
 
+from wellcond.checked import Seed, checked
 from wellcond.errors import ModelNameError
 
 FORMS = "timm:NAME, hf:NAME, hf:path/to/config.json or path/to/file.py:function"
 
 
-def build_model(name: str, *, seed: int = 0, device: str | None = None, **options: Any) -> nn.Module:
+@checked
+def build_model(name: str, *, seed: Seed = 0, device: str | None = None, **options: Any) -> nn.Module:
     """Build a model from its configuration with fresh weights; no weights or code are fetched from anywhere.
 
     Args:
@@ -42,10 +44,6 @@ def build_model(name: str, *, seed: int = 0, device: str | None = None, **option
     >>> wc.build_model("timm:vit_tiny_patch16_224", device="meta", num_classes=10).head.out_features
     10
     """
-    if not isinstance(name, str):
-        raise ModelNameError(f"a model is named by a string, {FORMS}; got {name!r}")
-    if not isinstance(seed, int) or isinstance(seed, bool) or not -(2**63) <= seed < 2**64:
-        raise ModelNameError(f"the seed of a model is a whole number of 64 bits, got {seed!r}")
     prefix, _, rest = name.partition(":")
     builders: dict[str, Callable[..., nn.Module]] = {"timm": _timm, "hf": _hf}
     if prefix in builders:

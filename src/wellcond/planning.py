@@ -13,6 +13,7 @@ from tqdm import tqdm
 from wellcond.attention.find import AttentionLayers
 from wellcond.attention.storage import assign_, fetch, full, refusal
 from wellcond.attention.view import ROLES, Projection, fits
+from wellcond.checked import checked
 from wellcond.draw import Draw, neutral
 from wellcond.errors import SchemeError, WeightError
 from wellcond.linalg import condition_numbers
@@ -119,6 +120,7 @@ class Plan:
                 if role in assignment.roles:
                     yield projections[assignment.roles.index(role)], weight
 
+    @checked
     def parameters(self, wanted: Container[str] | None = None) -> Iterator[tuple[str, Tensor]]:
         """Whole parameters the scheme sets, and the biases it zeroes; only those in `wanted`, if given."""
         root = self.layers[0].root if self.layers else None

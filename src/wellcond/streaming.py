@@ -17,19 +17,22 @@ import torch
 from torch import nn
 from tqdm import tqdm
 
+from wellcond.attention.find import LayerFilter
 from wellcond.attention.paths import unwrap
 from wellcond.attention.storage import assign_, fetch, split
+from wellcond.checked import checked
 from wellcond.checkpoint import INDEX, refuse_pickle
 from wellcond.defaults import INSTEAD, check_repeatable, initialise_part
 from wellcond.draw import neutral
 from wellcond.errors import CheckpointError, WellcondError
 from wellcond.files import sync, write_tensors
-from wellcond.initialise import LayerFilter, plan
+from wellcond.initialise import plan
 from wellcond.planning import Plan, check_parameter
 from wellcond.schemes.compose import SchemeLike
 from wellcond.shards import Shard, check_set, cut, materialised
 
 
+@checked
 def init_to_files(
     build: Callable[[], nn.Module],
     scheme: SchemeLike,

@@ -21,6 +21,7 @@ from torch.distributed.tensor import DTensor
 from wellcond.attention.layouts import Layout, as_matrix
 from wellcond.attention.paths import resolve
 from wellcond.attention.storage import assign_, fetch, full, refusal
+from wellcond.checked import checked
 from wellcond.errors import WeightError
 
 if TYPE_CHECKING:  # replay.py builds on this file
@@ -113,6 +114,7 @@ class Projection:
         stored = full(fetch(self._root(), self.bias))
         return stored.clone() if self.bias_layout is None else self.bias_layout.read_vector(stored)
 
+    @checked
     def bias_zeroed(self, stored: Tensor) -> Tensor:
         """A copy of the stored bias with this projection's part zero; other roles' parts keep their bits."""
         if self.bias_layout is None:
@@ -125,14 +127,14 @@ class Projection:
         """Why the weights may not be written, or None."""
         return refusal(self._root(), self.weight.path)
 
+    @checked
     def check(self, weight: Tensor) -> None:
         """Raise unless `weight` may be written here."""
         reason = self.refusal()
         if reason:
             raise WeightError(reason)
-        if not isinstance(weight, Tensor) or weight.is_meta:
-            got = "a meta tensor" if isinstance(weight, Tensor) else type(weight).__name__
-            raise WeightError(f"'{self.weight.path}' takes a tensor with numbers, got {got}")
+        if weight.is_meta:
+            raise WeightError(f"'{self.weight.path}' takes a tensor with numbers, got a meta tensor")
         if tuple(weight.shape) != self.shape:
             raise WeightError(f"'{self.weight.path}' takes (heads, D, d) = {self.shape}, got {tuple(weight.shape)}")
         if not fits(weight, self.parameter().dtype):
@@ -141,6 +143,7 @@ class Projection:
                 f"{self.parameter().dtype}"
             )
 
+    @checked
     @torch.no_grad()
     def write_(self, weight: Tensor) -> None:
         """Write `(heads, D, d)`, cast to the storage; everything else in the parameter keeps its bits."""
@@ -307,11 +310,13 @@ class AttentionLayer:
             if projection is not None:
                 yield role, projection
 
+    @checked
     def bind(self, root: nn.Module, block: Block | None = None) -> AttentionLayer:
         """Return the same view attached to a model."""
         bound: dict[str, Any] = {role: replace(p, root=root) for role, p in self.projections()}
         return replace(self, root=root, block=block, **bound)
 
+    @checked
     def verify(self, inputs: Any) -> Verification:
         """Rebuild the module's own output from this view and its replay; see `wellcond.attention.verify`.
 

@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 
 from wellcond.attention.replay import Softmax
+from wellcond.checked import checked
 from wellcond.jacobian.head import Head
 from wellcond.jacobian.result import Bound
 from wellcond.linalg import singular_values, zero_below
@@ -19,6 +20,7 @@ from wellcond.linalg import singular_values, zero_below
 BISECTIONS = 60  # halvings of an interval of logarithms, at most 1500 wide
 
 
+@checked
 def bound(head: Head) -> Bound | None:
     """The bound for a head of self-attention; None where it is not defined (cross-attention, other mixing).
 
@@ -50,6 +52,7 @@ def _condition(matrix: Tensor) -> float:
     return float(sigma.max() / sigma[sigma > zero_below(sigma.max(), max(matrix.shape[-2:]))].min())
 
 
+@checked
 def softmax_condition(p: Tensor, visible: Tensor | None = None) -> float | None:
     r"""κ(Λ): the largest eigenvalue of all $\Lambda_n$ ÷ the smallest that is not zero, by the secular equation.
 

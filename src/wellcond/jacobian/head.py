@@ -12,6 +12,7 @@ from torch import Tensor
 from wellcond.attention.precise import widened
 from wellcond.attention.replay import Call, Mixing, Softmax, capture, project
 from wellcond.attention.view import AttentionLayer
+from wellcond.checked import Seed, checked
 from wellcond.errors import NotFiniteError, WellcondError
 from wellcond.linalg import EPS, exact, span
 
@@ -70,7 +71,8 @@ class Head:
         """A, `(B, N, d_v)`, as a function of the weights."""
         return self.mixing(*self.project(weights))[:, 0]
 
-    def twin(self, seed: int = 0, *, joint: bool = False) -> Head:
+    @checked
+    def twin(self, seed: Seed = 0, *, joint: bool = False) -> Head:
         """The same architecture on tokens that span the same space, with generic, well conditioned numbers.
 
         `joint` gives all roles the same coordinates.
@@ -114,6 +116,7 @@ def per_distinct(tokens: dict[str, Tensor], f: Callable[[Tensor], Tensor], *, jo
     return {role: found[id(x)] for role, x in tokens.items()}
 
 
+@checked
 def softmax_head(
     x: Tensor,
     w_q: Tensor,
@@ -153,6 +156,7 @@ def softmax_head(
     )
 
 
+@checked
 def head_of(layer: AttentionLayer, inputs: Any, head: int = 0, *, sequences: Sequence[int] | None = None) -> Head:
     """One head of a real layer, on what it reads while the model runs on `inputs`.
 
@@ -170,6 +174,7 @@ def head_of(layer: AttentionLayer, inputs: Any, head: int = 0, *, sequences: Seq
     return next(heads_of(layer, inputs, [head], sequences=sequences))
 
 
+@checked
 def heads_of(
     layer: AttentionLayer, inputs: Any, heads: Sequence[int] | None = None, *, sequences: Sequence[int] | None = None
 ) -> Iterator[Head]:

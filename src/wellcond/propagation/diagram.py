@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 import math
-import os
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
-from typing import Any
+from typing import Annotated, Any
 
 import torch
 from torch import Tensor
 from tqdm.auto import tqdm
 
+from wellcond.checked import File, Range, checked
 from wellcond.errors import WellcondError
 from wellcond.propagation.axes import SEPARATE, Axis, as_parameter, complete, values
 from wellcond.propagation.grid import Cells, run_cells
@@ -20,6 +20,8 @@ from wellcond.propagation.propagate import propagate
 from wellcond.propagation.verdict import WORDS, Thresholds, phases, words
 from wellcond.propagation.window import widest
 from wellcond.tables import table
+
+Resolution = Annotated[int, Range(1, 2000), "a whole number of cells along an axis, from 1 to 2000"]
 
 
 @dataclass(frozen=True)
@@ -59,6 +61,7 @@ class Diagram:
     thresholds: Thresholds
     parameters: Mapping[str, Any]
 
+    @checked
     def verdict(self, **at: float) -> str:
         """What is wrong at a point, in words; both parameters are given by name."""
         if set(at) != set(self.names):
@@ -66,6 +69,7 @@ class Diagram:
         line = self._line(self.names[1], at[self.names[1]], torch.tensor([at[self.names[0]]], dtype=torch.float64))
         return words(int(line.phase[0, 0]))
 
+    @checked
     def window(self, **at: float) -> tuple[float, float] | None:
         """The widest trainable interval of one parameter, the other being given; None if there is none.
 
@@ -116,18 +120,20 @@ class Diagram:
         ]
         return f"{ends[0]} × {ends[1]}\n" + table(["of the plane", "verdict"], rows)
 
-    def plot(self, path: str | os.PathLike[str] | None = None) -> Any:
+    @checked
+    def plot(self, path: File | None = None) -> Any:
         """Phases in colour, with the quantities that decide as lines; a matplotlib figure, also written to a file."""
         from wellcond.report.diagram import diagram_figure
 
         return diagram_figure(self, path)
 
 
+@checked
 def trainability(
     x: Axis,
     y: Axis,
     *,
-    resolution: int = 200,
+    resolution: Resolution = 200,
     thresholds: Thresholds | None = None,
     gradients: bool = True,
     **parameters: Any,
@@ -150,16 +156,15 @@ def trainability(
     >>> int((dia.phase == 0).sum()) > 0
     True
     """
-    if not isinstance(resolution, int) or resolution < 1:
-        raise WellcondError(f"resolution is a whole number of cells along an axis, got {resolution!r}")
     given = doubled(complete(propagate, parameters, (x, y)))
     names = (x[0], y[0])
     xs, ys = (values(axis, resolution) for axis in (x, y))
     return _diagram(names, xs, ys, given, thresholds or Thresholds(), gradients=gradients)
 
 
+@checked
 def window(
-    x: Axis, *, resolution: int = 200, thresholds: Thresholds | None = None, **parameters: Any
+    x: Axis, *, resolution: Resolution = 200, thresholds: Thresholds | None = None, **parameters: Any
 ) -> tuple[float, float] | None:
     """The widest trainable interval of one parameter, all others given as for `trainability`; None if there is none.
 

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from wellcond.checked import checked
 from wellcond.errors import WellcondError
 
 NODES, REACH = 65, 8.6  # of the uniform rule, which beats Gauss–Hermite on functions that level off, such as tanh
@@ -43,6 +44,7 @@ class Kernel:
 Activation = str | Callable[[Tensor], Tensor] | Kernel
 
 
+@checked
 def kernel(activation: Activation) -> Kernel:
     """The kernels of `"relu"`, `"gelu"`, `"erf"` in closed form, of `"tanh"` and any smooth function by quadrature.
 
@@ -56,8 +58,6 @@ def kernel(activation: Activation) -> Kernel:
         if activation not in _NAMED:
             raise WellcondError(f"activation is one of {', '.join(_NAMED)} or a function; got '{activation}'")
         return _NAMED[activation]
-    if not callable(activation):
-        raise WellcondError(f"activation is a name or a function of a tensor, got {type(activation).__name__}")
     return Kernel(_quadrature(activation), _quadrature(_derivative(activation)))
 
 

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch import Tensor
+from tqdm.auto import tqdm
 
+from wellcond.checked import File, checked
 from wellcond.errors import WellcondError
 from wellcond.propagation.block import Architecture, State, cosine_of, forward, transfer, weight_gradients
 from wellcond.propagation.statistics import Statistics, Value
@@ -64,7 +65,8 @@ class Propagation:
         """What is wrong, in words; one string for each prediction."""
         return words(int(self.phase)) if self.phase.dim() == 0 else [words(int(bits)) for bits in self.phase.flatten()]
 
-    def plot(self, path: str | os.PathLike[str] | None = None) -> Any:
+    @checked
+    def plot(self, path: File | None = None) -> Any:
         """Similarity, entropy and gradients against depth as a matplotlib figure, also written to a file."""
         from wellcond.report.propagation import propagation_figure
 
@@ -101,7 +103,7 @@ def run(
     q: Value = torch.as_tensor(size, dtype=torch.float64)
     states: list[State] = []
     streams = [(q, p)]
-    for block in blocks:
+    for block in tqdm(blocks, desc="blocks", leave=False, delay=3):
         q, p, state = forward(q, p, block, statistics)
         _check_stream(state.raw_end, block.norm, len(states))
         states.append(state)

@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Annotated
 
 from torch import Tensor
+
+from wellcond.checked import Range, Share, checked
 
 RANK_COLLAPSED, ENTROPY_COLLAPSED, EXPLODING, VANISHING, SELF_ATTENDING = 1, 2, 4, 8, 16
 WORDS = {
@@ -16,6 +19,7 @@ WORDS = {
 }
 
 
+@checked
 @dataclass(frozen=True)
 class Thresholds:
     """Where a quantity begins to be called wrong.
@@ -31,10 +35,10 @@ class Thresholds:
     ('trainable', 'entropy-collapsed')
     """
 
-    cosine: float = 0.99
-    entropy: float = 0.25
-    gradient: float = 6.0
-    own: float = 0.5
+    cosine: Share = 0.99
+    entropy: Share = 0.25
+    gradient: Annotated[float, Range(0, infinite=True)] = 6.0
+    own: Share = 0.5
 
 
 def phases(cosine: Tensor, entropy: Tensor, own: Tensor, growth: Tensor, limits: Thresholds) -> Tensor:

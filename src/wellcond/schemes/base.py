@@ -15,6 +15,7 @@ from torch import Tensor
 
 from wellcond.attention.find import AttentionLayers
 from wellcond.attention.view import AttentionLayer, Projection
+from wellcond.checked import checked
 from wellcond.draw import Draw
 from wellcond.errors import SchemeError
 from wellcond.schemes.laws import Law
@@ -169,6 +170,7 @@ class SchemeInfo:
     options: dict[str, Any]
 
 
+@checked
 def schemes(pattern: str = "*") -> list[SchemeInfo]:
     """List the schemes whose name matches a shell pattern, with citation, options and their defaults.
 
