@@ -1,8 +1,9 @@
 """Check arguments at the public door, from their annotations: one line with the argument, what came, what is allowed.
 
 A function decorated with `@checked` refuses what its annotations do not allow before it begins. Numbers are finite and
-no booleans; bounds are written `Annotated[float, Range(0, 1)]`, other words for what is allowed `Annotated[T, "words"]`.
-NumPy's numbers become Python's and a list becomes the tuple that is asked for; all else is handed on as it came.
+no booleans; `Annotated[float, Range(0, 1)]` has bounds, `Annotated[T, predicate, "words"]` a condition of its own and
+words for the message. Numbers of NumPy and torch become Python's, and a list becomes the tuple that is asked for; all
+else is handed on as it came.
 """
 
 from __future__ import annotations
@@ -12,10 +13,10 @@ import math
 import types
 import typing
 from collections.abc import Callable, Collection, Iterable, Mapping
-from collections.abc import Set as AbstractSet
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import wraps
-from os import PathLike
+from os import PathLike, fspath
+from pathlib import Path
 from typing import Annotated, Any, Literal, TypeVar, cast
 
 import numpy as np
@@ -56,13 +57,23 @@ class Range:
         return f"above {self.low:g} and below {self.high:g}" if self.open else f"from {self.low:g} to {self.high:.15g}"
 
 
+def _is_path(value: str | PathLike[str]) -> bool:
+    text = fspath(value)
+    return bool(text) and "\0" not in text
+
+
+def _is_file(value: str | PathLike[str]) -> bool:
+    return _is_path(value) and Path(value).name != ""
+
+
 Count = Annotated[int, Range(1)]
 Share = Annotated[float, Range(0, 1)]
 Positive = Annotated[float, Range(0, open=True)]
 NotNegative = Annotated[float, Range(0)]
 Bytes = Annotated[float, Range(0, infinite=True)]
 Seed = Annotated[int, Range(-(2**63), 2**64 - 1), "a whole number of 64 bits"]
-File = str | PathLike[str]
+Folder = Annotated[str | PathLike[str], _is_path, "a path"]
+File = Annotated[str | PathLike[str], _is_file, "the path of a file"]
 
 
 @dataclass(frozen=True)
@@ -72,10 +83,12 @@ class Kind:
     Args:
         words: for the message.
         take: gives a value as it is handed on, or `REFUSED`.
+        number: whether it is one number.
     """
 
     words: str
     take: Take
+    number: bool = False
 
 
 def checked(target: F) -> F:
@@ -145,19 +158,20 @@ class _Door:
 
 def _hints(function: Callable[..., Any]) -> dict[str, Any]:
     """The annotations of a function's parameters, resolved; what it returns may be known to type checkers only."""
-    wanted = {name: hint for name, hint in function.__annotations__.items() if name != "return"}
+    inner = inspect.unwrap(function)
+    wanted = {name: hint for name, hint in inner.__annotations__.items() if name != "return"}
     scope = types.SimpleNamespace(__annotations__=wanted)
-    return typing.get_type_hints(scope, getattr(function, "__globals__", {}), include_extras=True)
+    return typing.get_type_hints(scope, inner.__globals__, include_extras=True)
 
 
 def short(value: Any) -> str:
     """A value in few words, whatever it is.
 
     >>> short(3.5), short(nn.ReLU()), short(np.ones((2, 3)))
-    ('3.5', 'a ReLU', 'a ndarray of shape (2, 3)')
+    ('3.5', 'a torch.ReLU', 'a numpy.ndarray of shape (2, 3)')
     """
     if isinstance(value, (Tensor, np.ndarray)):
-        return f"a {type(value).__name__} of shape {tuple(value.shape)}"
+        return f"{_a(_named(type(value)))} of shape {tuple(value.shape)}"
     if isinstance(value, type):
         return f"the class {value.__name__}"
     plain = value is None or isinstance(value, (bool, int, float, complex, str, bytes, np.generic))
@@ -168,7 +182,7 @@ def short(value: Any) -> str:
             text = ""
         if text and (len(text) <= LONGEST or plain):
             return text if len(text) <= LONGEST else f"{text[:LONGEST]}…"
-    return _a(type(value).__name__)
+    return _a(_named(type(value)))
 
 
 def kind_of(hint: Any) -> Kind | None:
@@ -191,7 +205,7 @@ def kind_of(hint: Any) -> Kind | None:
     if origin is type:
         return Kind(f"a sub-class of {_named(parts[0])}", lambda v: v if _subclass(v, parts[0]) else REFUSED)
     if origin is Callable or hint is Callable:
-        return Kind("a function", lambda value: value if callable(value) else REFUSED)
+        return Kind("a function", lambda value: value if _called(value) else REFUSED)
     cls = origin or hint
     if isinstance(cls, type) and issubclass(cls, Mapping):
         return _mapping(*(kind_of(part) for part in parts or (Any, Any)))
@@ -208,11 +222,9 @@ def _finite(number: Any) -> bool:
 
 
 def _number(value: Any, whole: bool) -> Any:
-    """A whole or a real number, no boolean; of NumPy as Python has it, of torch (without dimensions) as it is."""
-    if isinstance(value, Tensor):
-        right = not value.is_floating_point() if whole else True
-        return value if value.ndim == 0 and right and not value.is_complex() and not value.is_meta else REFUSED
-    if isinstance(value, (np.integer, np.floating)):
+    """A whole or a real number, no boolean, as Python has it."""
+    zero_dimensional = not whole and isinstance(value, Tensor) and value.ndim == 0 and not value.is_meta
+    if zero_dimensional or isinstance(value, (np.integer, np.floating)):
         value = value.item()
     return value if type(value) in ((int,) if whole else (int, float)) or _like(value, whole) else REFUSED
 
@@ -227,7 +239,7 @@ def _bounded(whole: bool, bounds: Range) -> Kind:
         number = _number(value, whole)
         return number if number is not REFUSED and number in bounds else REFUSED
 
-    return Kind(f"a{' whole' if whole else ''} number {bounds}".strip(), take)
+    return Kind(f"a{' whole' if whole else ''} number {bounds}".strip(), take, number=True)
 
 
 def _annotated(inner: Any, *notes: Any) -> Kind | None:
@@ -236,29 +248,40 @@ def _annotated(inner: Any, *notes: Any) -> Kind | None:
         if isinstance(note, Range):
             kind = _bounded(inner is int, note)
         elif isinstance(note, str) and kind is not None:
-            kind = Kind(note, kind.take)
+            kind = replace(kind, words=note)
+        elif callable(note) and kind is not None:
+            kind = _where(kind, note)
     return kind
 
 
-def _literal(allowed: tuple[Any, ...]) -> Kind:
+def _where(kind: Kind, holds: Callable[[Any], bool]) -> Kind:
     def take(value: Any) -> Any:
-        known = type(value) in (str, bool, int, type(None)) and any(
-            value == a and type(value) is type(a) for a in allowed
-        )
-        return value if known else REFUSED
+        taken = kind.take(value)
+        return taken if taken is not REFUSED and holds(taken) else REFUSED
+
+    return replace(kind, take=take)
+
+
+def _literal(allowed: tuple[Any, ...]) -> Kind:
+    known = {(type(value), value) for value in allowed}  # 1 is not True
+
+    def take(value: Any) -> Any:
+        plain = type(value) in (str, bool, int, type(None))
+        return value if plain and (type(value), value) in known else REFUSED
 
     return Kind(_or([repr(value) for value in allowed]), take)
 
 
 def _union(kinds: list[Kind | None]) -> Kind | None:
-    known = [kind for kind in kinds if kind is not None]
+    # Numbers last: a tensor where one is allowed stays a tensor.
+    known = sorted((kind for kind in kinds if kind is not None), key=lambda kind: kind.number)
     if len(known) < len(kinds):
         return None
 
     def take(value: Any) -> Any:
         return next((taken for kind in known if (taken := kind.take(value)) is not REFUSED), REFUSED)
 
-    return Kind(_or([kind.words for kind in known]), take)
+    return Kind(_or([kind.words for kind in kinds if kind is not None]), take)
 
 
 def _tuple(parts: tuple[Any, ...]) -> Kind:
@@ -278,17 +301,14 @@ def _tuple(parts: tuple[Any, ...]) -> Kind:
 
 def _several(kind: Kind | None) -> Kind:
     def take(value: Any) -> Any:
-        if not isinstance(value, Collection) or isinstance(value, (str, bytes, Mapping)) or not _iterable(value):
+        if isinstance(value, (Tensor, np.ndarray)) and value.ndim == 1 and not getattr(value, "is_meta", False):
+            value = value.tolist()
+        if not isinstance(value, Collection) or isinstance(value, (str, bytes, Mapping, Tensor, np.ndarray)):
             return REFUSED
         right = kind is None or all(kind.take(each) is not REFUSED for each in value)
         return value if right else REFUSED
 
     return Kind(f"several of: {kind.words}" if kind else "a list", take)
-
-
-def _iterable(value: Any) -> bool:
-    """Whether a collection can be gone through: a tensor without dimensions, or without numbers, cannot."""
-    return not isinstance(value, (Tensor, np.ndarray)) or (value.ndim > 0 and not getattr(value, "is_meta", False))
 
 
 def _mapping(keys: Kind | None, values: Kind | None) -> Kind:
@@ -304,13 +324,20 @@ def _mapping(keys: Kind | None, values: Kind | None) -> Kind:
     return Kind(f"a dict of: {values.words}" if values else "a dict", take)
 
 
+def _called(value: Any) -> bool:
+    """Whether a value can be called; a list of modules only seems so."""
+    return callable(value) and not (isinstance(value, nn.Module) and type(value).forward is nn.Module.forward)
+
+
 def _subclass(value: Any, cls: Any) -> bool:
     return isinstance(value, type) and issubclass(value, cls)
 
 
 def _named(cls: Any) -> str:
-    known = {nn.Module: "torch.nn.Module", Tensor: "torch.Tensor", AbstractSet: "set"}
-    return known.get(cls) or str(getattr(cls, "__name__", cls))
+    if cls is nn.Module:
+        return "torch.nn.Module"
+    library = str(getattr(cls, "__module__", "")).partition(".")[0]
+    return f"{library}." * (library in ("torch", "numpy")) + str(getattr(cls, "__name__", cls))
 
 
 def _a(name: str) -> str:
@@ -322,9 +349,7 @@ def _or(words: list[str]) -> str:
 
 
 _PLAIN: dict[Any, Kind] = {
-    bool: Kind(
-        "True or False", lambda v: v if isinstance(v, bool) else bool(v) if isinstance(v, np.bool_) else REFUSED
-    ),
+    bool: Kind("True or False", lambda value: bool(value) if isinstance(value, (bool, np.bool_)) else REFUSED),
     int: _bounded(True, Range()),
     float: _bounded(False, Range()),
     str: Kind("a string", lambda value: value if isinstance(value, str) else REFUSED),

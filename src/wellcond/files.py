@@ -14,6 +14,7 @@ from safetensors.torch import save_file
 from torch import Tensor, nn
 
 from wellcond.attention.storage import assign_, full
+from wellcond.checked import File, Folder, checked
 from wellcond.checkpoint import Source, refuse_pickle
 from wellcond.errors import CheckpointError
 from wellcond.loading import settle, to_store
@@ -23,7 +24,8 @@ from wellcond.state import Stored, stored
 FEW = 3  # names shown of a long list
 
 
-def save_weights(model: nn.Module, path: str | os.PathLike[str]) -> None:
+@checked
+def save_weights(model: nn.Module, path: File) -> None:
     """Write a model's parameters and persistent buffers to one safetensors file.
 
     Names are canonical (no `module.`, no `_orig_mod.`), a tied tensor is written once, and the file appears whole or
@@ -109,7 +111,8 @@ def _plain(named: Iterable[tuple[str, Tensor]]) -> dict[str, Tensor]:
     return tensors
 
 
-def load_weights_(model: nn.Module, path: str | os.PathLike[str], *, as_original: bool = False) -> None:
+@checked
+def load_weights_(model: nn.Module, path: Folder, *, as_original: bool = False) -> None:
     """Load a model's weights from safetensors, strictly: every name and shape must fit, or nothing is loaded.
 
     A file holds what is used, so a model that `wc.condition_` made live stores the W that gives it, or refuses.

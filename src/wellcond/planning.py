@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Container, Iterator
+from collections.abc import Callable, Collection, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -121,7 +121,7 @@ class Plan:
                     yield projections[assignment.roles.index(role)], weight
 
     @checked
-    def parameters(self, wanted: Container[str] | None = None) -> Iterator[tuple[str, Tensor]]:
+    def parameters(self, wanted: Collection[str] | None = None) -> Iterator[tuple[str, Tensor]]:
         """Whole parameters the scheme sets, and the biases it zeroes; only those in `wanted`, if given."""
         root = self.layers[0].root if self.layers else None
         if root is None:

@@ -20,7 +20,7 @@ from tqdm import tqdm
 from wellcond.attention.find import LayerFilter
 from wellcond.attention.paths import unwrap
 from wellcond.attention.storage import assign_, fetch, split
-from wellcond.checked import checked
+from wellcond.checked import Folder, checked
 from wellcond.checkpoint import INDEX, refuse_pickle
 from wellcond.defaults import INSTEAD, check_repeatable, initialise_part
 from wellcond.draw import neutral
@@ -36,7 +36,7 @@ from wellcond.shards import Shard, check_set, cut, materialised
 def init_to_files(
     build: Callable[[], nn.Module],
     scheme: SchemeLike,
-    directory: str | os.PathLike[str],
+    directory: Folder,
     seed: int = 0,
     *,
     layers: LayerFilter = None,

@@ -20,7 +20,7 @@ from wellcond.tables import span, table
 
 LayerFilter = Annotated[
     str | Sequence[str] | Callable[[AttentionLayer], bool] | None,
-    "a shell pattern on the names of layers, several of them, a predicate or None",
+    "a shell pattern on the names of layers (a string), several of them, a predicate or None",
 ]
 # A view; or, for a class it knows but cannot describe, the reason; or None: not mine, ask the next adapter.
 Describe = Callable[[nn.Module, str], AttentionLayer | str | None]

@@ -21,8 +21,8 @@ from torch.distributed.tensor import DTensor
 from wellcond.attention.layouts import Layout, as_matrix
 from wellcond.attention.paths import resolve
 from wellcond.attention.storage import assign_, fetch, full, refusal
-from wellcond.checked import checked
-from wellcond.errors import WeightError
+from wellcond.checked import checked, short
+from wellcond.errors import ArgumentError, WeightError
 
 if TYPE_CHECKING:  # replay.py builds on this file
     from wellcond.attention.replay import Replay
@@ -117,6 +117,8 @@ class Projection:
     @checked
     def bias_zeroed(self, stored: Tensor) -> Tensor:
         """A copy of the stored bias with this projection's part zero; other roles' parts keep their bits."""
+        if stored.ndim != 1:
+            raise WeightError(f"a bias is a vector, got {short(stored)}")
         if self.bias_layout is None:
             return torch.zeros_like(stored)
         zeroed = stored.clone()
@@ -306,6 +308,8 @@ class AttentionLayer:
     def projections(self, *roles: str) -> Iterator[tuple[str, Projection]]:
         """Yield `(role, projection)` for the roles the layer has (all four unless named)."""
         for role in roles or ROLES:
+            if not isinstance(role, str) or role not in ROLES:
+                raise ArgumentError(f"a role is one of {', '.join(ROLES)}; got {short(role)}")
             projection = getattr(self, role)
             if projection is not None:
                 yield role, projection

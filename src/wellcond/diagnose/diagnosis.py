@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
+from wellcond.checked import Count, File, checked
 from wellcond.diagnose.records import ROLES, SCHEMA, JacobianRecord, LayerRecord
 from wellcond.diagnose.verdicts import Concern, judge
 from wellcond.plain import to_json
@@ -53,7 +53,8 @@ class Diagnosis:
         """Everything that is wrong, gravest first."""
         return sorted((c for layer in self.layers for c in judge(layer)[1]), key=lambda c: -c.severity)
 
-    def worst(self, count: int = 5) -> list[Concern]:
+    @checked
+    def worst(self, count: Count = 5) -> list[Concern]:
         """The gravest concerns; prints well, one a line."""
         return _Lines(self.concerns[:count])
 
@@ -90,14 +91,16 @@ class Diagnosis:
         """Plain data; `docs/diagnose.md` has the schema."""
         return {"schema": SCHEMA, **asdict(self)}
 
-    def to_json(self, path: str | os.PathLike[str] | None = None) -> str:
+    @checked
+    def to_json(self, path: File | None = None) -> str:
         """The same as a JSON document, also written to a file if a path is given."""
         text = to_json(self.to_dict())
         if path is not None:
             write_text(Path(path), text)
         return text
 
-    def to_html(self, path: str | os.PathLike[str] | None = None) -> str:
+    @checked
+    def to_html(self, path: File | None = None) -> str:
         """One self-contained page that works offline, also written to a file if a path is given."""
         from wellcond.report.diagnosis_page import diagnosis_page
 
@@ -106,7 +109,8 @@ class Diagnosis:
             write_text(Path(path), page)
         return page
 
-    def plot(self, path: str | os.PathLike[str] | None = None) -> Any:
+    @checked
+    def plot(self, path: File | None = None) -> Any:
         """Heat maps layer × head as a matplotlib figure, also written to a file if a path is given."""
         from wellcond.report.heatmaps import diagnosis_figure
 

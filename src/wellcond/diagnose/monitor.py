@@ -2,21 +2,21 @@
 
 from __future__ import annotations
 
-import os
 import time
 import warnings
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, replace
 from itertools import cycle, islice
 from pathlib import Path
-from typing import Any, Self
+from typing import Annotated, Any, Final, Literal, Protocol, Self, runtime_checkable
 
 import torch
 import torch.distributed as dist
-from torch import nn
+from torch import Tensor, nn
 from torch.distributed.tensor import DTensor
 
 from wellcond.attention.find import AttentionLayers, attention_layers
+from wellcond.checked import Count, Folder, Range, checked
 from wellcond.diagnose.jacobians import JacobianOptions
 from wellcond.diagnose.journal import Journal
 from wellcond.diagnose.layers import layer_record
@@ -29,8 +29,23 @@ from wellcond.diagnose.weights import stored_weights
 from wellcond.errors import AttentionWarning, WellcondError
 from wellcond.initialise import LayerFilter
 
-TIERS = ("weights", "attention", "jacobian")
+TIERS: Final = ("weights", "attention", "jacobian")
 ALARMING = 2  # severity from which a concern is a warning
+
+
+@runtime_checkable
+class Tracker(Protocol):
+    """Keeps numbers by step: an Accelerator, one of its trackers, a wandb run."""
+
+    def log(self, values: dict[str, Any], *, step: int | None) -> object:
+        """Keep some."""
+
+
+Log = Annotated[
+    Tracker | Callable[[Scalars], object],
+    lambda log: not isinstance(log, Tensor),  # whose .log is a logarithm
+    "a function, or an object with .log(values, step=…)",
+]
 
 
 class Monitor:
@@ -67,34 +82,35 @@ class Monitor:
     10 ['weights', 'attention', 'jacobian']
     """
 
+    @checked
     def __init__(
         self,
         model: nn.Module,
         batch: Any,
         *,
-        budget: float | None = None,
-        every: int | None = None,
-        log: Any = None,
-        folder: str | os.PathLike[str] | None = None,
+        budget: Annotated[float, Range(0, 1, open=True)] | None = None,
+        every: Count | None = None,
+        log: Log | None = None,
+        folder: Folder | None = None,
         label: str = "",
         seed: int | None = None,
-        tiers: Sequence[str] = TIERS,
+        tiers: Sequence[Literal["weights", "attention", "jacobian"]] = TIERS,
         layers: LayerFilter = None,
-        heads: int = 1,
-        size: int = 256,
+        heads: Count = 1,
+        size: Count = 256,
         alarms: bool = True,
     ) -> None:
-        if (every is not None and budget is not None) or (every is not None and every < 1):
-            raise WellcondError(f"say either budget= or every= (at least 1), got budget={budget!r}, every={every!r}")
-        if budget is not None and not 0 < budget < 1:
-            raise WellcondError(f"budget is a share of the time between 0 and 1, got {budget!r}")
-        if not tiers or set(tiers) - set(TIERS):
+        if every is not None and budget is not None:
+            raise WellcondError(f"say either budget= or every=, got budget={budget!r}, every={every!r}")
+        if not tiers:
             raise WellcondError(f"tiers are some of {', '.join(TIERS)}; got {tiers!r}")
         self.model, self.batch, self.log, self.alarms = model, batch, log, alarms
         self.layers: AttentionLayers = attention_layers(model).select(layers)
         self.schedule = Schedule(tuple(tiers), every, 0.01 if budget is None else budget)
         self.steps = -1
-        self._heads, self._size = heads, size
+        if not len(self.layers):
+            raise WellcondError("there is no layer to monitor: layers=[] picks none")
+        self._heads, self._size = min(heads, sum(layer.num_heads for layer in self.layers)), size
         self._known: set[tuple[str, str, int | None, str]] = set()
         self._turns = cycle(_rotation(self.layers))
         self._sharded = any(isinstance(p, DTensor) for p in model.parameters())
@@ -110,6 +126,7 @@ class Monitor:
         """The share of the time since the start that measuring took."""
         return self.schedule.overhead
 
+    @checked
     def step(self, step: int | None = None) -> list[dict[str, Any]]:
         """Count a training step, measure what is due and return its records (most often none).
 
@@ -173,7 +190,7 @@ class Monitor:
         now = {(tier, c.layer, c.head, c.code): c for c in concerns if c.severity >= ALARMING}
         for key, concern in now.items():
             if key not in self._known:
-                warnings.warn(AttentionWarning(self.steps, concern), stacklevel=4)
+                warnings.warn(AttentionWarning(self.steps, concern), stacklevel=5)
         self._known = {key for key in self._known if key[0] != tier} | set(now)
 
     def close(self) -> None:

@@ -6,13 +6,14 @@ import platform
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from importlib.metadata import version
-from typing import Any
+from typing import Any, Literal
 
 import torch
 from torch import Tensor, nn
 from tqdm.auto import tqdm
 
 from wellcond.attention.find import attention_layers
+from wellcond.checked import Bytes, checked
 from wellcond.diagnose.diagnosis import Diagnosis
 from wellcond.diagnose.jacobians import JacobianOptions
 from wellcond.diagnose.layers import layer_record
@@ -26,18 +27,19 @@ from wellcond.jacobian.spectrum import MEMORY, Rows
 SIZE = 1024  # outputs up to which a Jacobian is measured whole, unasked
 
 
+@checked
 def diagnose(
     model: nn.Module,
     batch: Any,
     *,
     layers: LayerFilter = None,
-    jacobian: str | bool = "auto",
+    jacobian: Literal["auto", "exact", True, False] = "auto",
     heads: Sequence[int] | None = None,
     rows: Rows = None,
     sequences: Sequence[int] = (0,),
     vertical: bool = False,
     loss: Loss | bool | None = None,
-    max_memory: float = MEMORY,
+    max_memory: Bytes = MEMORY,
     progress: bool = True,
     description: str = "",
 ) -> Diagnosis:
@@ -66,8 +68,6 @@ def diagnose(
     >>> len(d.layers[0].heads), d.layers[0].tokens, d.layers[0].jacobian[0].condition.structural_rank
     (2, 6, 24)
     """
-    if jacobian not in ("auto", "exact", True, False):
-        raise WellcondError(f"jacobian is 'auto', 'exact', True or False, got {jacobian!r}")
     found = attention_layers(model)
     chosen = found.select(layers)
     if not len(chosen):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from wellcond.checked import checked
 from wellcond.diagnose.monitor import Monitor
 from wellcond.diagnose.scalars import scalars
 from wellcond.integrations.shared import NAME, attach, check_model, missing
@@ -32,6 +33,7 @@ class ConditioningCallback(Callback):  # type: ignore[misc]
     ('wellcond', 2.0)
     """
 
+    @checked
     def __init__(self, handle: Conditioning, *, name: str = NAME) -> None:
         self.handle, self.name = handle, name
 
@@ -63,6 +65,7 @@ class MonitorCallback(Callback):  # type: ignore[misc]
     0.01
     """
 
+    @checked
     def __init__(self, monitor: Monitor) -> None:
         self.monitor = monitor
 

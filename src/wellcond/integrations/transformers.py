@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import warnings
 from pathlib import Path
 from typing import Any
@@ -11,6 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from wellcond.attention.storage import full
+from wellcond.checked import Folder, checked
 from wellcond.diagnose.monitor import Monitor
 from wellcond.errors import CheckpointError
 from wellcond.integrations.shared import NAME, attach, check_model, missing
@@ -52,11 +52,12 @@ class ConditioningCallback(TrainerCallback):  # type: ignore[misc]
     True
     """
 
+    @checked
     def __init__(
         self,
         handle: Conditioning,
         *,
-        resume_from: str | os.PathLike[str] | None = None,
+        resume_from: Folder | None = None,
         name: str = NAME,
     ) -> None:
         self.handle = handle
@@ -130,6 +131,7 @@ class MonitorCallback(TrainerCallback):  # type: ignore[misc]
     0.01
     """
 
+    @checked
     def __init__(self, monitor: Monitor) -> None:
         self.monitor = monitor
 

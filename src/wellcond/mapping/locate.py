@@ -2,20 +2,20 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from torch import nn
 
+from wellcond.checked import File, checked
 from wellcond.mapping.architecture import architecture
 from wellcond.mapping.estimates import Logits
 from wellcond.mapping.expected import expected_rows, harmonic
 from wellcond.mapping.mapped import Mapped, map_blocks
 from wellcond.mapping.notes import closing, notes_on
 from wellcond.propagation.block import Architecture
-from wellcond.propagation.diagram import Diagram, trainability
+from wellcond.propagation.diagram import Diagram, Resolution, trainability
 from wellcond.tables import table
 
 FAINT = 0.5  # a self-bias that moves the own logit by less than this changes nothing worth drawing
@@ -105,11 +105,13 @@ class Spot:
         """Everything as numbers and strings."""
         return {"layers": [asdict(layer) for layer in self.layers], "skipped": self.skipped, "notes": self.notes}
 
-    def diagram(self, resolution: int = 100) -> Diagram:
+    @checked
+    def diagram(self, resolution: Resolution = 100) -> Diagram:
         """The trainability diagram of a stack of such blocks: sharpness of attention against strength of its branch."""
         return stack_diagram(self.layers, self.blocks, resolution)
 
-    def plot(self, path: str | os.PathLike[str] | None = None) -> Any:
+    @checked
+    def plot(self, path: File | None = None) -> Any:
         """The layers on their own diagram, predicted against measured; a matplotlib figure, also written to a file."""
         from wellcond.report.located import located_figure
 
@@ -148,6 +150,7 @@ class Spot:
         return f"from weights / on the batch\n{table(header, rows)}\n{closing(self.notes, self.skipped)}"
 
 
+@checked
 def locate(model: nn.Module, batch: Any) -> Spot:
     r"""Each layer's β, self-bias, gains and similarity of tokens: measured on a batch, predicted from weights alone.
 

@@ -30,7 +30,7 @@ from wellcond.propagation.lattice import (
 
 STEP = 0.4
 COARSE = 0.65  # enough for five digits of the overlap
-COLDEST = 12.0  # deviation ÷ √(2 log T) up to which pairs are integrated, which takes its cube in time
+COLDEST = 10.0  # deviation ÷ √(2 log T) up to which pairs are integrated, which takes its cube in time
 
 
 @dataclass(frozen=True)
@@ -58,7 +58,7 @@ def exact_pair(
 ) -> Pair:
     """Two rows of T tokens.
 
-    Logits whose deviation is more than 12 √(2 log T) are continued from there; the overlap is then off by 1e-2 at most,
+    Logits whose deviation is more than 10 √(2 log T) are continued from there; the overlap is then off by 1e-2 at most,
     where rows are nearly equal, and by 1e-4 up to a correlation of 0.9.
 
     Args:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -21,6 +22,7 @@ CHOICES = {
 }
 # Blocks that are kept in memory, lengths and widths that a float64 counts, and numbers that it can square twice.
 DEEPEST, LONGEST, WIDEST, LARGEST = 10_000, 2**80, 2**40, 1e60
+NUMBERS = ("beta", "value_gain", "bias", "residual_attention", "residual_mlp", "cosine", "self_bias")
 
 
 def triple(value_gain: Any) -> tuple[Any, Any, Any]:
@@ -68,7 +70,11 @@ def tensors(given: Mapping[str, Any]) -> list[Tensor]:
 
 def doubled(given: Mapping[str, Any]) -> dict[str, Any]:
     """The parameters in double precision, in which everything is computed."""
-    return changed(given, lambda tensor: tensor.double())
+    numbers = {
+        name: float(value) if name in NUMBERS and is_number(value) and not isinstance(value, Tensor) else value
+        for name, value in given.items()
+    }
+    return changed(numbers, lambda tensor: tensor.double())
 
 
 def check(given: Mapping[str, Any]) -> None:
@@ -110,8 +116,8 @@ def check(given: Mapping[str, Any]) -> None:
         )
     if len({t.shape for t in tensors(given)}) > 1:
         try:
-            torch.broadcast_shapes(*(t.shape for t in tensors(given)))
-        except RuntimeError as error:
+            np.broadcast_shapes(*(tuple(t.shape) for t in tensors(given)))
+        except ValueError as error:
             raise ArgumentError(f"parameters that are tensors have shapes that do not go together: {error}") from error
 
 

@@ -12,6 +12,7 @@ from torch import Tensor, nn
 from wellcond.attention.find import attention_layers
 from wellcond.attention.storage import HALF
 from wellcond.attention.view import AttentionLayer
+from wellcond.checked import checked
 from wellcond.draw import neutral
 from wellcond.errors import SchemeError
 from wellcond.initialise import LayerFilter
@@ -40,6 +41,7 @@ METHODS: dict[str, type[Conditioning]] = {
 }
 
 
+@checked
 @neutral()
 def condition_(
     model: nn.Module,

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Mapping
-from os import PathLike
 from time import perf_counter
 from typing import Any
 
@@ -13,6 +12,7 @@ from torch.utils.flop_counter import FlopCounterMode
 
 from wellcond.attention.find import AttentionLayers
 from wellcond.attention.storage import assign_, full
+from wellcond.checked import Count, Folder, checked
 from wellcond.checkpoint import Memory
 from wellcond.errors import CheckpointError, InapplicableError
 from wellcond.files import load_from_, load_weights_
@@ -116,6 +116,7 @@ class WeightConditioning(Conditioning):
         self.uninstall_()
         self._drop()
 
+    @checked
     def strength_(self, strength: Strength) -> None:
         """Another strength for the same W."""
         if self.strength_default is None:
@@ -137,7 +138,8 @@ class WeightConditioning(Conditioning):
 
     # State.
 
-    def load_weights_(self, weights: str | PathLike[str] | Mapping[str, Tensor], as_original: bool = False) -> None:
+    @checked
+    def load_weights_(self, weights: Folder | Mapping[str, Tensor], as_original: bool = False) -> None:
         """See `Conditioning.load_weights_`."""
         if isinstance(weights, Mapping):
             load_from_(self.model, Memory("the state dictionary", weights), as_original)
@@ -158,6 +160,7 @@ class WeightConditioning(Conditioning):
             state["rules"] = {weight.path: self._live_rule(weight).state() for weight in self.weights}
         return state
 
+    @checked
     @torch.no_grad()
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Continue where another process stopped: same method, mode, strength and model, or nothing is changed."""
@@ -202,7 +205,8 @@ class WeightConditioning(Conditioning):
         found.sort(key=lambda head: order[head.layer])
         return Summary(str(self), tuple(found))
 
-    def cost(self, tokens: int = 197) -> Cost:
+    @checked
+    def cost(self, tokens: Count = 197) -> Cost:
         """See `Conditioning.cost`. Live weights are measured once: the rule is applied to every parameter."""
         shapes = [part.projection.shape for weight in self.weights for part in weight.parts]
         entries = sum(h * w * d for h, w, d in shapes)

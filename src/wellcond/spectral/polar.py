@@ -11,6 +11,7 @@ from torch import Tensor
 
 from wellcond.attention.layouts import Layout, as_matrix
 from wellcond.attention.storage import WIDE, full
+from wellcond.checked import short
 from wellcond.errors import CheckpointError, SchemeError
 from wellcond.linalg import svd
 from wellcond.polar import polar_rows
@@ -175,7 +176,7 @@ class PolarConditioning(WeightConditioning):
         super().__init__(*arguments)
         every, low = self.options["every"], min(self.strength.values(), default=1.0)
         if not isinstance(every, int) or isinstance(every, bool) or every < 1:
-            raise SchemeError(f"every is a number of steps, 1 or more; got {every!r}")
+            raise SchemeError(f"every is a number of steps, 1 or more; got {short(every)}")
         if low < 0:
             raise SchemeError(f"'polar' takes a positive strength, 1 for the theorem; got {low:g}")
 

@@ -12,6 +12,7 @@ from torch import Tensor
 from torch.optim import Optimizer
 
 from wellcond.attention.storage import HALF
+from wellcond.checked import checked, short
 from wellcond.errors import CheckpointError, OptimizerError, SchemeError, WeightError
 from wellcond.spectral.corrections import WeightConditioning
 from wellcond.spectral.folded import FoldedWeight
@@ -33,8 +34,8 @@ class ShiftConditioning(WeightConditioning):
 
     def __init__(self, *arguments: Any) -> None:
         super().__init__(*arguments)
-        if self.placement not in ("head", "layer"):
-            raise SchemeError(f"placement is 'head' or 'layer', got {self.placement!r}")
+        if self.options["placement"] not in ("head", "layer"):
+            raise SchemeError(f"placement is 'head' or 'layer', got {short(self.options['placement'])}")
         self._folded: list[FoldedWeight] = []
         self._attached: WeakSet[Optimizer] = WeakSet()
         self._expected: WeakSet[Optimizer] = WeakSet()  # stepped without attach; after_step may still come
@@ -186,6 +187,7 @@ class ShiftConditioning(WeightConditioning):
             state["entries"] = {folded.weight.path: folded.gathered().clone() for folded in self._folded}
         return state
 
+    @checked
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """See `Conditioning.load_state_dict`."""
         super().load_state_dict(state)

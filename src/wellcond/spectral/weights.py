@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Annotated
 
 import torch
 from torch import Tensor, nn
@@ -14,11 +15,13 @@ from wellcond.attention.layouts import Layout
 from wellcond.attention.paths import resolve
 from wellcond.attention.storage import fetch, full, refusal, split
 from wellcond.attention.view import AttentionLayer, Projection
+from wellcond.checked import Range
 from wellcond.errors import SchemeError, WeightError
 from wellcond.live import live_rules, stored_weight
 
 ROLES = ("query", "key", "value")
-Strength = float | Mapping[str, float]
+# Beyond, W + C leaves the range of float32.
+Strength = Annotated[float, Range(-1e30, 1e30)] | Mapping[str, Annotated[float, Range(-1e30, 1e30)]]
 
 
 @dataclass(frozen=True)
