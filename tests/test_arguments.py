@@ -7,11 +7,9 @@ raises a `WellcondError` of one line; if it raises, the model keeps its bits.
 from __future__ import annotations
 
 import contextlib
-import inspect
 import math
 import random
 import signal
-import warnings
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import partial

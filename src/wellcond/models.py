@@ -44,6 +44,10 @@ def build_model(name: str, *, seed: Seed = 0, device: str | None = None, **optio
     >>> wc.build_model("timm:vit_tiny_patch16_224", device="meta", num_classes=10).head.out_features
     10
     """
+    try:
+        place = torch.device(device) if device else nullcontext()
+    except RuntimeError as error:
+        raise ModelNameError(f"device is the name of a torch device or None; got {device!r}") from error
     prefix, _, rest = name.partition(":")
     builders: dict[str, Callable[..., nn.Module]] = {"timm": _timm, "hf": _hf}
     if prefix in builders:
@@ -52,7 +56,7 @@ def build_model(name: str, *, seed: Seed = 0, device: str | None = None, **optio
         build, argument = _file, name
     else:
         raise ModelNameError(f"'{name}' is not the name of a model; write {FORMS}")
-    with torch.random.fork_rng(devices=[]), torch.device(device) if device else nullcontext():
+    with torch.random.fork_rng(devices=[]), place:
         torch.default_generator.manual_seed(seed)
         return build(argument, **options)
 
@@ -65,7 +69,8 @@ def _library(name: str, extra: str) -> ModuleType:
 
 
 def _one_line(error: BaseException) -> str:
-    return f"{type(error).__name__}: {' '.join(str(error).split())}"
+    text = f"{type(error).__name__}: {' '.join(str(error).split())}"
+    return text if len(text) <= 300 else f"{text[:300]}…"
 
 
 def _closest(name: str, known: Iterable[str]) -> str:

@@ -12,7 +12,8 @@ import torch
 from torch import Tensor
 
 from wellcond.attention.replay import Softmax
-from wellcond.checked import checked
+from wellcond.checked import checked, short
+from wellcond.errors import ArgumentError
 from wellcond.jacobian.head import Head
 from wellcond.jacobian.result import Bound
 from wellcond.linalg import singular_values, zero_below
@@ -70,6 +71,13 @@ def softmax_condition(p: Tensor, visible: Tensor | None = None) -> float | None:
     >>> round(softmax_condition(two), 9)
     2.777777778
     """
+    if p.ndim != 2 or not p.is_floating_point() or p.is_meta or not bool((p >= 0).all()):
+        raise ArgumentError(f"softmax_condition: p has rows of probabilities, (R, T); got {short(p)} of {p.dtype}")
+    if visible is not None and (visible.dtype != torch.bool or visible.shape != p.shape):
+        raise ArgumentError(
+            f"softmax_condition: visible is None or a boolean tensor of shape {tuple(p.shape)}; "
+            f"got {short(visible)} of {visible.dtype}"
+        )
     if visible is not None and bool(((p == 0) & visible).any()):
         return None
     p = p if visible is None else torch.where(visible, p, 0.0)

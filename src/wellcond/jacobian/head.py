@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -12,8 +13,9 @@ from torch import Tensor
 from wellcond.attention.precise import widened
 from wellcond.attention.replay import Call, Mixing, Softmax, capture, project
 from wellcond.attention.view import AttentionLayer
-from wellcond.checked import Seed, checked
+from wellcond.checked import Positive, Seed, checked
 from wellcond.errors import NotFiniteError, WellcondError
+from wellcond.jacobian.tensors import check_tensors
 from wellcond.linalg import EPS, exact, span
 
 ROLES = ("query", "key", "value")
@@ -126,7 +128,10 @@ def softmax_head(
     memory: Tensor | None = None,
     scale: float | Tensor | None = None,
     biases: Mapping[str, Tensor] | None = None,
-    **options: Any,
+    bias: Tensor | None = None,
+    query_map: Callable[[Tensor], Tensor] | None = None,
+    key_map: Callable[[Tensor], Tensor] | None = None,
+    softcap: Positive | None = None,
 ) -> Head:
     """A head of softmax attention from plain tensors.
 
@@ -138,22 +143,36 @@ def softmax_head(
         memory: what keys and values read in cross-attention, `(T, D)` or `(B, T, D)`; `x` if None.
         scale: of the logits; `d^-1/2` if None.
         biases: `(d,)` by role.
-        options: `bias` (added to the logits), `query_map`, `key_map`, `softcap` of a `Softmax`.
+        bias: added to the logits; −inf hides a key.
+        query_map: what happens to the queries before the product.
+        key_map: the same of the keys.
+        softcap: c of c · tanh(logits / c).
 
     >>> head = softmax_head(torch.randn(5, 8), *torch.randn(3, 8, 2))
     >>> head.output().shape
     torch.Size([1, 5, 2])
     """
-    if not all(bool(torch.isfinite(given).all()) for given in (x, w_q, w_k, w_v)):
-        raise NotFiniteError("the tokens or the weights are not finite: there is no Jacobian")
+    check_tensors(x, memory, (w_q, w_k, w_v), biases or {}, {"scale": scale, "bias": bias})
     queries = exact(x if x.ndim == 3 else x[None])
     keys = queries if memory is None else exact(memory if memory.ndim == 3 else memory[None])
-    return Head(
+    factor = (
+        float(scale.abs().max())
+        if isinstance(scale, Tensor)
+        else w_q.shape[1] ** -0.5
+        if scale is None
+        else float(scale)
+    )
+    maps = {name: f for name, f in (("query_map", query_map), ("key_map", key_map)) if f is not None}
+    head = Head(
         {"query": queries, "key": keys, "value": keys},
         {role: exact(w) for role, w in zip(ROLES, (w_q, w_k, w_v), strict=True)},
         {role: exact(b) for role, b in (biases or {}).items()},
-        Softmax(w_q.shape[1] ** -0.5 if scale is None else scale, **options),
+        Softmax(scale if isinstance(scale, Tensor) else factor, bias, softcap=softcap, **maps),
     )
+    q, k, _ = head.project()
+    if not math.isfinite(float(q.abs().max()) * float(k.abs().max()) * q.shape[3] * factor):
+        raise NotFiniteError("the logits overflow: there is no Jacobian; lower the scale, or the weights")
+    return head
 
 
 @checked
@@ -187,7 +206,7 @@ def heads_of(
     precise = widened(call)
     roles = dict(layer.projections(*ROLES))
     tokens = {role: x for role, x in layer.replay.tokens(precise).items() if role in roles}
-    chosen = torch.tensor(range(len(tokens["value"])) if sequences is None else sequences, dtype=torch.long)
+    chosen = torch.tensor(range(len(tokens["value"])) if sequences is None else list(sequences), dtype=torch.long)
     if not len(chosen) or not 0 <= int(chosen.min()) <= int(chosen.max()) < len(tokens["value"]):
         raise WellcondError(f"'{layer.name}' read {len(tokens['value'])} sequences, there are no {chosen.tolist()}")
     whole = {role: project(projection, tokens[role]) for role, projection in roles.items()}

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from wellcond.propagation.block import forward, transfer
-from wellcond.propagation.parameters import architecture, changed, tensors
+from wellcond.propagation.parameters import architecture, changed, common_shape, tensors
 from wellcond.propagation.stack import growth, next_floor
 from wellcond.propagation.statistics import Statistics, Value, asymptotic
 from wellcond.propagation.tables import tabulated, tabulated_kernel
@@ -43,9 +43,7 @@ class Cells:
 
 def run_cells(given: Mapping[str, Any], depths: list[int], threshold: float, *, gradients: bool = True) -> list[Cells]:
     """Run all cells of parameters that are numbers or tensors of one shape; the state after each of the depths."""
-    shape = torch.ones(()).expand(()).shape
-    for value in tensors(given):
-        shape = (torch.empty(shape, device="meta") + torch.empty(value.shape, device="meta")).shape
+    shape = torch.Size(common_shape(given))
     count = shape.numel()
     flat = changed(given, lambda t: t.expand(shape).reshape(-1).double())
     statistics = _statistics(given)

@@ -68,6 +68,14 @@ def tensors(given: Mapping[str, Any]) -> list[Tensor]:
     return [part for part in parts if isinstance(part, Tensor)]
 
 
+def common_shape(given: Mapping[str, Any]) -> tuple[int, ...]:
+    """The shape that all parameters have together: of one prediction, `()`."""
+    try:
+        return np.broadcast_shapes(*(tuple(tensor.shape) for tensor in tensors(given)))
+    except ValueError as error:
+        raise ArgumentError(f"the shapes of parameters that are tensors do not go together: {error}") from error
+
+
 def doubled(given: Mapping[str, Any]) -> dict[str, Any]:
     """The parameters in double precision, in which everything is computed."""
     numbers = {
@@ -114,11 +122,8 @@ def check(given: Mapping[str, Any]) -> None:
             f"cosine lies between {least:.3g}, the least that {given['tokens']} tokens can have in common, and 1; "
             f"got {short(given['cosine'])}"
         )
-    if len({t.shape for t in tensors(given)}) > 1:
-        try:
-            np.broadcast_shapes(*(tuple(t.shape) for t in tensors(given)))
-        except ValueError as error:
-            raise ArgumentError(f"parameters that are tensors have shapes that do not go together: {error}") from error
+    kernel(given["activation"])
+    common_shape(given)
 
 
 def _whole(value: Any) -> bool:

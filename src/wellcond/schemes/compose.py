@@ -17,7 +17,7 @@ from wellcond.schemes.base import Laws, Scheme, Target, check_fields, make
 SchemeFunction = Callable[[AttentionLayer, Draw], Mapping[str, Tensor]]
 SchemeLike = Annotated[
     str | Scheme | SchemeFunction | Mapping[str, Any],
-    "a name (a string), a Scheme, a function of a layer and its draws, or a dict with keys made of the letters q, k, v, o",
+    "a name (a string), a Scheme, a function of a layer and its draws, or a dict by letters of roles: q, k, v, o",
 ]
 _LETTERS = {role[0]: role for role in ROLES}
 

@@ -34,8 +34,9 @@ class ShiftConditioning(WeightConditioning):
 
     def __init__(self, *arguments: Any) -> None:
         super().__init__(*arguments)
-        if self.options["placement"] not in ("head", "layer"):
-            raise SchemeError(f"placement is 'head' or 'layer', got {short(self.options['placement'])}")
+        place = self.options["placement"]
+        if not isinstance(place, str) or place not in ("head", "layer"):
+            raise SchemeError(f"placement is 'head' or 'layer', got {short(place)}")
         self._folded: list[FoldedWeight] = []
         self._attached: WeakSet[Optimizer] = WeakSet()
         self._expected: WeakSet[Optimizer] = WeakSet()  # stepped without attach; after_step may still come
