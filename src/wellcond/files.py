@@ -13,10 +13,10 @@ from safetensors import SafetensorError
 from safetensors.torch import save_file
 from torch import Tensor, nn
 
-from wellcond.attention.storage import assign_, full
+from wellcond.attention.storage import assign_, full, unwritable
 from wellcond.checked import File, Folder, checked
 from wellcond.checkpoint import Source, refuse_pickle
-from wellcond.errors import CheckpointError
+from wellcond.errors import CheckpointError, WeightError
 from wellcond.loading import settle, to_store
 from wellcond.spectral.handle import handles_of
 from wellcond.state import Stored, stored
@@ -185,6 +185,9 @@ def _some(names: list[str]) -> str:
 
 def _check_tensor(source: Source, item: Stored) -> None:
     names = [name for name in item.names if name in source.handles]
+    reason = unwritable(item.name, item.tensor)
+    if reason:
+        raise WeightError(reason)
     for name in names:
         found, wanted = source.shape(name), tuple(item.tensor.shape)
         if found != wanted:

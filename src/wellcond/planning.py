@@ -149,9 +149,8 @@ class Plan:
 
     def _write(self, root: nn.Module) -> None:
         for path, value in self.parameters():
-            target = self._save(root, path)
             check_parameter(root, path, value)
-            assign_(target, value)
+            assign_(self._save(root, path), value)
         written = set()
         for projection, weight in self.values():
             projection.check(weight)

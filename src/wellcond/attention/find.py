@@ -13,6 +13,7 @@ from wellcond.attention.adapters import ADAPTERS
 from wellcond.attention.adapters.generic import looks_like_attention, why_not
 from wellcond.attention.blocks import find_blocks
 from wellcond.attention.paths import unwrap, walk
+from wellcond.attention.storage import unmoved
 from wellcond.attention.view import AttentionLayer, Block
 from wellcond.checked import checked
 from wellcond.errors import LayerFilterError, NoAttentionError, WellcondError
@@ -152,6 +153,11 @@ def attention_layers(model: nn.Module) -> AttentionLayers:
     [('self_attn', False, (3, 12, 4)), ('multihead_attn', True, (3, 12, 4))]
     """
     root = unwrap(model)
+    with unmoved(model.modules()):
+        return _found(root)
+
+
+def _found(root: nn.Module) -> AttentionLayers:
     layers: list[AttentionLayer] = []
     lookalikes: list[Unclaimed] = []
     for name, module in walk(root):

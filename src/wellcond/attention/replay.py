@@ -242,7 +242,8 @@ def evaluating(model: nn.Module) -> Iterator[None]:
     fused = torch.backends.mha.get_fastpath_enabled()
     try:
         torch.backends.mha.set_fastpath_enabled(False)
-        model.eval()
+        for module, _ in modes:  # not model.eval(), which a module that contains itself would never end
+            module.training = False
         yield
     finally:
         torch.backends.mha.set_fastpath_enabled(fused)

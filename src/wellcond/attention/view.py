@@ -105,7 +105,12 @@ class Projection:
 
     def read(self) -> Tensor:
         """Return a copy of the weights, `(heads, D, d)`, gathered if they are sharded."""
-        return self.weight.layout.read(full(self.parameter()))
+        stored = self.parameter()
+        if stored.is_meta:
+            raise WeightError(
+                f"'{self.weight.path}' is on the meta device, so it has no numbers: materialise the model"
+            )
+        return self.weight.layout.read(full(stored))
 
     def read_bias(self) -> Tensor | None:
         """Return a copy of the bias: `(heads, d)`, or `(D,)` for an output projection; None where there is none."""

@@ -155,22 +155,17 @@ def softmax_head(
     check_tensors(x, memory, (w_q, w_k, w_v), biases or {}, {"scale": scale, "bias": bias})
     queries = exact(x if x.ndim == 3 else x[None])
     keys = queries if memory is None else exact(memory if memory.ndim == 3 else memory[None])
-    factor = (
-        float(scale.abs().max())
-        if isinstance(scale, Tensor)
-        else w_q.shape[1] ** -0.5
-        if scale is None
-        else float(scale)
-    )
+    scale = w_q.shape[1] ** -0.5 if scale is None else scale if isinstance(scale, Tensor) else float(scale)
     maps = {name: f for name, f in (("query_map", query_map), ("key_map", key_map)) if f is not None}
     head = Head(
         {"query": queries, "key": keys, "value": keys},
         {role: exact(w) for role, w in zip(ROLES, (w_q, w_k, w_v), strict=True)},
         {role: exact(b) for role, b in (biases or {}).items()},
-        Softmax(scale if isinstance(scale, Tensor) else factor, bias, softcap=softcap, **maps),
+        Softmax(scale, bias, softcap=softcap, **maps),
     )
     q, k, _ = head.project()
-    if not math.isfinite(float(q.abs().max()) * float(k.abs().max()) * q.shape[3] * factor):
+    largest = float(scale.abs().max()) if isinstance(scale, Tensor) else scale
+    if not math.isfinite(float(q.abs().max()) * float(k.abs().max()) * q.shape[3] * largest):
         raise NotFiniteError("the logits overflow: there is no Jacobian; lower the scale, or the weights")
     return head
 
