@@ -7,7 +7,9 @@ raises a `WellcondError` of one line; if it raises, the model keeps its bits.
 from __future__ import annotations
 
 import contextlib
+import inspect
 import math
+import pickle
 import random
 import signal
 from collections.abc import Callable, Iterator
@@ -26,6 +28,7 @@ import wellcond as wc
 from wellcond import testing
 from wellcond.errors import WellcondError
 from wellcond.integrations import lightning, transformers
+from wellcond.propagation import pairs, rows
 from wellcond.propagation.diagram import window
 from wellcond.propagation.kernels import kernel
 from wellcond.propagation.pairs import exact_pair
@@ -528,3 +531,101 @@ def part(name: str, folder: Path, share: int) -> int:
     print(f"{name}: {len(chosen)} calls, {len(problems)} not as they should be")
     assert not problems, "\n".join(f"{name}({a}={w}): {problem}" for (a, w), problem in problems.items())
     return len(chosen)
+
+
+@pytest.mark.parametrize(
+    ("call", "message"),
+    [
+        (lambda: wc.condition_(tiny(), roles=None), "condition_: roles is a string or a tuple of: a string; got None"),
+        (lambda: wc.Thresholds(None), "Thresholds: cosine is a number from 0 to 1; got None"),
+        (lambda: wc.schemes(None), "schemes: pattern is a string; got None"),
+        (lambda: wc.save_weights(tiny(), None), "save_weights: path is the path of a file; got None"),
+        (lambda: wc.Monitor(tiny(), batch(), heads=None), "Monitor: heads is a whole number of at least 1; got None"),
+        (lambda: wc.Monitor(tiny(), batch(), log=True), "Monitor: log is a function, or an object with .log"),
+        (lambda: wc.diagnose(tiny(), batch(), rows=3.5), "diagnose: rows is a whole number of at least 1, several of:"),
+        (lambda: wc.diagnose(tiny(), None), "TransformerEncoderLayer cannot be run on None: AttributeError: "),
+        (lambda: wc.propagate(2, 8, "hot"), "propagate: beta is a number or a torch.Tensor; got 'hot'"),
+        (lambda: wc.propagate(2, 8, -1.0), "beta is a number from 0 to 1e+60, got -1.0"),
+    ],
+)
+def test_the_line_names_the_argument_what_came_and_what_is_allowed(call: Callable[[], Any], message: str) -> None:
+    with pytest.raises(WellcondError) as caught:
+        call()
+    assert str(caught.value).startswith(message)
+
+
+def test_an_argument_error_is_what_python_would_raise() -> None:
+    with pytest.raises(TypeError):
+        wc.schemes(3)
+    with pytest.raises(ValueError, match="from 0 to 1"):
+        wc.Thresholds(cosine=2.0)
+
+
+def test_a_model_s_own_exception_is_the_cause() -> None:
+    with pytest.raises(wc.errors.BatchError) as caught:
+        wc.diagnose(tiny(), {"tokens": batch()})
+    assert isinstance(caught.value.__cause__, TypeError)
+
+
+def test_right_arguments_of_other_libraries_are_taken() -> None:
+    assert wc.propagate(np.int64(2), np.int32(8), np.float32(1.0)).verdict == wc.propagate(2, 8, 1.0).verdict
+    assert wc.propagate(2, 8, torch.tensor([0.5, 1.0])).cosine.shape == (3, 2)
+    assert wc.collapse_exponent(torch.tensor(0.25), [1, 1]) == wc.collapse_exponent(0.25, (1.0, 1.0))
+    assert len(wc.diagnose(tiny(), batch(), heads=torch.tensor([1]), rows=np.arange(3)).jacobian["self_attn"]) == 1
+    assert wc.Thresholds(gradient=math.inf, cosine=np.float64(0.5)).cosine == 0.5
+
+
+def test_a_checked_function_keeps_its_name_signature_and_pickle() -> None:
+    assert pickle.loads(pickle.dumps(wc.diagnose)) is wc.diagnose
+    assert pickle.loads(pickle.dumps(wc.Thresholds(cosine=0.5))) == wc.Thresholds(cosine=0.5)
+    assert list(inspect.signature(wc.schemes).parameters) == ["pattern"]
+    assert wc.plan.__doc__.startswith("Work out what `init_` would write")
+    with pytest.raises(TypeError, match="unexpected keyword argument 'patern'"):
+        wc.schemes(patern="*")
+    with pytest.raises(TypeError, match="positional argument"):
+        wc.schemes("*", "*")
+
+
+def test_a_warning_points_at_the_line_of_the_user() -> None:
+    with pytest.warns(UserWarning, match="Theorem 3.8") as caught:
+        wc.condition_(tiny(), strength=0.01)
+    assert {warning.filename for warning in caught} == {__file__}
+    model = tiny()
+    with torch.no_grad():
+        model.self_attn.in_proj_weight *= 1e4
+    with pytest.warns(wc.errors.AttentionWarning) as caught:
+        wc.Monitor(model, batch(), every=1).step()
+    assert {warning.filename for warning in caught} == {__file__}
+
+
+@pytest.mark.parametrize(("tokens", "deviation"), [(8, 400.0), (64, 600.0)])
+def test_rows_beyond_what_is_integrated_continue_it(
+    tokens: int, deviation: float, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The parabola is off by the third order in COLDEST ÷ deviation; the integral by rounding, times s² in entropy."""
+    continued = exact_row(deviation, tokens, 5.0)
+    monkeypatch.setattr(rows, "COLDEST", math.inf)
+    integrated = exact_row(deviation, tokens, 5.0)
+    assert continued.participation == pytest.approx(integrated.participation, abs=1e-7)
+    assert continued.own == pytest.approx(integrated.own, abs=1e-7)
+    assert continued.gradient == pytest.approx(integrated.gradient, rel=1e-5)
+    assert continued.entropy == pytest.approx(integrated.entropy, rel=1e-3)
+
+
+@pytest.mark.parametrize(("correlation", "close"), [(0.3, 1e-4), (0.9, 1e-3), (0.999, 1e-2), (1.0, 1e-3)])
+def test_pairs_beyond_what_is_integrated_continue_it(
+    correlation: float, close: float, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    deviation = 13 * math.sqrt(2 * math.log(9))
+    continued = exact_pair(deviation, correlation, 8, step=0.65)
+    monkeypatch.setattr(pairs, "COLDEST", math.inf)
+    integrated = exact_pair(deviation, correlation, 8, step=0.65)
+    assert continued.overlap == pytest.approx(integrated.overlap, abs=close)
+    assert continued.gradient == pytest.approx(integrated.gradient, rel=0.2)
+
+
+def test_every_public_function_is_called_with_wrong_arguments() -> None:
+    called = {name.partition(" ")[0].removeprefix("jacobian.").partition(".")[0] for name in CALLS}
+    public = [getattr(wc, name) for name in wc.__all__] + [getattr(wc.jacobian, name) for name in wc.jacobian.__all__]
+    functions = {function.__name__ for function in public if inspect.isfunction(function)}
+    assert functions - called == set()

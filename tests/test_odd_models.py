@@ -95,9 +95,8 @@ class Bare(nn.Module):
         self.inner = encoder()
 
 
-def float8(module: nn.Module, name: str = "weight") -> None:
-    value = getattr(module, name).detach().to(torch.float8_e4m3fn)
-    setattr(module, name, nn.Parameter(value, requires_grad=False))
+def stored_as(module: nn.Linear, dtype: torch.dtype) -> None:
+    module.weight = nn.Parameter(module.weight.detach().to(dtype), requires_grad=False)
 
 
 def inference() -> nn.Module:
@@ -129,8 +128,8 @@ ODD: dict[str, Callable[[], nn.Module]] = {
     "a list of layers": lambda: nn.ModuleList([encoder(), encoder()]),
     "a dict of layers": lambda: nn.ModuleDict({"a": encoder()}),
     "no forward": Bare,
-    "float8": partial(qkv_changed, float8),
-    "float8 in the MLP": partial(changed, lambda m: float8(m.linear1)),
+    "float8": partial(qkv_changed, partial(stored_as, dtype=torch.float8_e4m3fn)),
+    "float8 in the MLP": partial(changed, lambda m: stored_as(m.linear1, torch.float8_e4m3fn)),
     "empty": nn.Module,
     "empty list": nn.ModuleList,
     "empty sequence": nn.Sequential,

@@ -17,7 +17,7 @@ class ArgumentError(WellcondError, TypeError, ValueError):
     """An argument of the wrong type, or beyond its bounds; says which, what came, and what is allowed."""
 
 
-class BatchError(WellcondError):
+class BatchError(WellcondError, RuntimeError):
     """A model that cannot be run on what it was given; the model's own exception is the cause."""
 
 

@@ -108,7 +108,7 @@ class Projection:
         stored = self.parameter()
         if stored.is_meta:
             raise WeightError(
-                f"'{self.weight.path}' is on the meta device, so it has no numbers: materialise the model"
+                f"'{self.weight.path}' is on the meta device, so it has no numbers: materialise the model first"
             )
         return self.weight.layout.read(full(stored))
 

@@ -137,7 +137,7 @@ class Monitor:
         if not self._sharded and not _first():
             return []  # one process of several looks at the same weights
         due = [tier for tier in self.schedule.tiers if self.schedule.due(tier, self.steps)]
-        return [self._record(tier) for tier in due]
+        return list(map(self._record, due))  # a comprehension would be one more frame between warning and caller
 
     def _record(self, tier: str) -> dict[str, Any]:
         with self.schedule.paying(tier):

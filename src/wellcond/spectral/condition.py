@@ -118,7 +118,7 @@ def _warn(handle: Conditioning) -> None:
         warnings.warn(
             f"Theorem 3.8 promises nothing for {names}{more}: the strength is not above σ_max(W), up to "
             f"{worst.sigma_max:.3g}; κ may rise. See summary()",
-            stacklevel=4,
+            stacklevel=5,
         )
     strongest = _strongest([bias for layer in handle.layers for bias in _biases(layer)])
     if strongest is None or strongest.row().own <= ONE_HOT:
@@ -130,7 +130,7 @@ def _warn(handle: Conditioning) -> None:
         f"tokens of cosine {COSINE:g}), so queries and keys get no gradient. Half of it goes there from strength "
         f"{_largest(handle, 0.5):.3g} on; the largest strength for query and key that keeps every head below "
         f"{ONE_HOT:.0%} is {_largest(handle, ONE_HOT):.3g}",
-        stacklevel=4,
+        stacklevel=5,
     )
 
 

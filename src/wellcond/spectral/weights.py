@@ -20,8 +20,8 @@ from wellcond.errors import SchemeError, WeightError
 from wellcond.live import live_rules, stored_weight
 
 ROLES = ("query", "key", "value")
-# Beyond, W + C leaves the range of float32.
-Strength = Annotated[float, Range(-1e30, 1e30)] | Mapping[str, Annotated[float, Range(-1e30, 1e30)]]
+Number = Annotated[float, Range(-1e30, 1e30)]  # beyond, W + C leaves the range of float32
+Strength = Annotated[Number | Mapping[str, Number], "a finite number below 1e30, or a dict of them by role"]
 
 
 @dataclass(frozen=True)
