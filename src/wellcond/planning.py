@@ -233,6 +233,8 @@ def narrowed(assignment: Assignment, keep: Callable[[Projection], bool]) -> Assi
 def check_parameter(root: nn.Module, path: str, value: Tensor) -> None:
     """Raise unless a whole parameter may take a value."""
     stored = fetch(root, path)
+    if stored.is_meta:
+        raise WeightError(f"'{path}' is on the meta device: materialise the model (to_empty), then plan.apply_()")
     reason = refusal(root, path)
     if reason:
         raise WeightError(reason)
