@@ -185,7 +185,7 @@ def test_the_users_kernel_is_not_switched() -> None:
 
 def test_hooks_are_removed_when_the_model_fails() -> None:
     model = vit()
-    with pytest.raises(RuntimeError):
+    with pytest.raises(wc.errors.BatchError, match=r"VisionTransformer cannot be run on Tensor \(2, 5, 32, 32\)"):
         wc.diagnose(model, torch.randn(2, 5, 32, 32))
     assert not any(m._forward_hooks or m._forward_pre_hooks for m in model.modules())
     assert all(module.training for module in model.modules())
@@ -452,7 +452,7 @@ def test_files_are_written_whole(tmp_path: Path) -> None:
         ({"layers": "nothing.*"}, "no attention layer matches"),
         ({"layers": []}, "no layer to diagnose"),
         ({"heads": [7]}, "there is no head 7"),
-        ({"rows": 0}, "at least one query row"),
+        ({"rows": 0}, "at least 1"),
         ({"rows": [99]}, "numbered 0 to 4"),
         ({"sequences": [5]}, "there are no"),
         ({"loss": lambda out: out}, "one number"),

@@ -104,7 +104,6 @@ def test_file(source: Path) -> None:
         ("resnet18", "timm:NAME"),
         ("keras:vit", "timm:NAME"),
         ("", "timm:NAME"),
-        (None, "named by a string"),
         ("timm:vit_tiny_patch16_2244", "vit_tiny_patch16_224"),
         ("timm:", "no model ''"),
         ("timm:hf-hub:timm/vit_tiny_patch16_224", "no model"),

@@ -297,7 +297,7 @@ def test_what_is_left_of_a_line_is_cut_off(tmp_path: Path, left: bytes) -> None:
     [
         ({"every": 10, "budget": 0.1}, "either budget= or every="),
         ({"every": 0}, "at least 1"),
-        ({"budget": 1.5}, "between 0 and 1"),
+        ({"budget": 1.5}, "above 0 and below 1"),
         ({"tiers": ["weights", "colours"]}, "colours"),
         ({"tiers": []}, "some of"),
         ({"layers": "none.*"}, "no attention layer matches"),

@@ -9,11 +9,13 @@ from typing import Any, Literal
 import torch
 from torch import Tensor, nn
 
+from wellcond.attention.find import LayerFilter
 from wellcond.attention.storage import fetch, full
 from wellcond.attention.view import Projection
+from wellcond.checked import checked
 from wellcond.draw import neutral
 from wellcond.errors import SchemeError, WeightError
-from wellcond.initialise import LayerFilter, plan
+from wellcond.initialise import plan
 from wellcond.linalg import wide
 from wellcond.planning import Plan
 from wellcond.schemes.compose import SchemeLike
@@ -113,6 +115,7 @@ class Audit(Tabular):
         return ResultTable(header, rows, notes=[*skipped, f"{self.scheme}: {verdict}"])
 
 
+@checked
 @neutral()
 def audit(
     model: nn.Module,

@@ -130,13 +130,15 @@ def _initialisers(root: nn.Module, owners: set[str]) -> Iterator[tuple[str, Call
 
 
 def _children_first(
-    module: nn.Module, path: str, rules: nn.Module | None
+    module: nn.Module, path: str, rules: nn.Module | None, above: frozenset[int] = frozenset()
 ) -> Iterator[tuple[str, nn.Module, nn.Module | None]]:
     """Yield `(path, module, the transformers model it is part of)`; the innermost such model has the say."""
     if any(cls.__name__ == "PreTrainedModel" for cls in type(module).__mro__):
         rules = module
+    above = above | {id(module)}
     for name, child in module.named_children():
-        yield from _children_first(child, join(path, name), rules)
+        if id(child) not in above:  # a module may contain itself
+            yield from _children_first(child, join(path, name), rules, above)
     yield path, module, rules
 
 

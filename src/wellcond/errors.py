@@ -24,6 +24,14 @@ class WellcondError(Exception):
         return one_line(super().__str__())
 
 
+class ArgumentError(WellcondError, TypeError, ValueError):
+    """An argument of the wrong type, or beyond its bounds; says which, what came, and what is allowed."""
+
+
+class BatchError(WellcondError, RuntimeError):
+    """A model that cannot be run on what it was given; the model's own exception is the cause."""
+
+
 class NoAttentionError(WellcondError):
     """The model has no attention layer that an adapter claims."""
 

@@ -13,9 +13,10 @@ from safetensors.torch import save_file
 from torch import Tensor, nn
 from torch.distributed.tensor import DTensor
 
-from wellcond.attention.storage import assign_, full
+from wellcond.attention.storage import assign_, full, unwritable
+from wellcond.checked import File, Folder, checked
 from wellcond.checkpoint import PICKLES, Memory, Source, refuse_pickle
-from wellcond.errors import CheckpointError
+from wellcond.errors import CheckpointError, WeightError
 from wellcond.file_names import check_path, neighbour
 from wellcond.loading import settle, to_store
 from wellcond.pickled import read_pickled
@@ -27,7 +28,8 @@ from wellcond.state import Stored, stored
 FEW = 3  # names shown of a long list
 
 
-def save_weights(model: nn.Module, path: str | os.PathLike[str]) -> None:
+@checked
+def save_weights(model: nn.Module, path: File) -> None:
     """Write a model's parameters and persistent buffers to one safetensors file.
 
     Names are canonical (no `module.`, no `_orig_mod.`), a tied tensor is written once, and the file appears whole or
@@ -117,12 +119,9 @@ def _plain(named: Iterable[tuple[str, Tensor]]) -> dict[str, Tensor]:
     return tensors
 
 
+@checked
 def load_weights_(
-    model: nn.Module,
-    path: str | os.PathLike[str] | Mapping[str, Tensor],
-    *,
-    as_original: bool = False,
-    allow_pt: bool = False,
+    model: nn.Module, path: Folder | Mapping[str, Tensor], *, as_original: bool = False, allow_pt: bool = False
 ) -> None:
     """Load a model's weights from safetensors, strictly: every name and shape must fit, or nothing is loaded.
 
@@ -245,6 +244,9 @@ def _some(names: list[str]) -> str:
 
 def _check_tensor(source: Source, item: Stored) -> None:
     names = [name for name in item.names if name in source.handles]
+    reason = unwritable(item.name, item.tensor)
+    if reason:
+        raise WeightError(reason)
     for name in names:
         found, wanted = source.shape(name), tuple(item.tensor.shape)
         if found != wanted:

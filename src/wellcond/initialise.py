@@ -2,22 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator
 from typing import Any, Literal
 
 import torch
 from torch import nn
 
 from wellcond.attention.find import AttentionLayers, attention_layers
+from wellcond.attention.find import LayerFilter as LayerFilter
 from wellcond.attention.view import ROLES, AttentionLayer
+from wellcond.checked import checked
 from wellcond.draw import neutral
 from wellcond.errors import InapplicableError, SchemeError, WeightError
 from wellcond.planning import Assignment, Plan, narrowed
 from wellcond.schemes.compose import SchemeLike, as_scheme
 
-LayerFilter = str | Sequence[str] | Callable[[AttentionLayer], bool] | None
 
-
+@checked
 def init_(
     model: nn.Module,
     scheme: SchemeLike,
@@ -56,6 +57,7 @@ def init_(
     return made if made.on_meta else made.apply_()
 
 
+@checked
 @neutral()
 def plan(
     model: nn.Module,
@@ -77,8 +79,6 @@ def plan(
     >>> later.apply_().applied
     True
     """
-    if on_inapplicable not in ("error", "skip"):
-        raise SchemeError(f"on_inapplicable is 'error' or 'skip', got {on_inapplicable!r}")
     chosen = as_scheme(scheme, options)
     found = attention_layers(model).select(layers)
     made = Plan(found, chosen, _seed(seed, generator))
@@ -144,9 +144,5 @@ def _add(made: Plan, assignment: Assignment, owners: dict[tuple[int, object], st
 
 def _seed(seed: int, generator: torch.Generator | None) -> int:
     if generator is not None:
-        if not isinstance(generator, torch.Generator):
-            raise SchemeError(f"generator is a torch.Generator, got {type(generator).__name__}")
         return int(torch.randint(2**62, (), generator=generator, device=generator.device))
-    if not isinstance(seed, int) or isinstance(seed, bool):
-        raise SchemeError(f"seed is a whole number, got {seed!r}")
     return seed

@@ -20,6 +20,7 @@ from unittest import mock
 import torch
 from torch import nn
 
+from wellcond.checked import Seed, checked
 from wellcond.errors import ModelNameError
 from wellcond.file_names import check_path
 from wellcond.json_files import read_json
@@ -27,7 +28,8 @@ from wellcond.json_files import read_json
 FORMS = "timm:NAME, hf:NAME, hf:path/to/config.json or path/to/file.py:function"
 
 
-def build_model(name: str, *, seed: int = 0, device: str | None = None, **options: Any) -> nn.Module:
+@checked
+def build_model(name: str, *, seed: Seed = 0, device: str | None = None, **options: Any) -> nn.Module:
     """Build a model from its configuration with fresh weights; no weights or code are fetched from anywhere.
 
     Args:
@@ -60,10 +62,10 @@ def build_fitting(
         device: as for `build_model`.
         options: of the constructor, the configuration or the function.
     """
-    if not isinstance(name, str):
-        raise ModelNameError(f"a model is named by a string, {FORMS}; got {name!r}")
-    if not isinstance(seed, int) or isinstance(seed, bool) or not -(2**63) <= seed < 2**64:
-        raise ModelNameError(f"the seed of a model is a whole number of 64 bits, got {seed!r}")
+    try:
+        place = torch.device(device) if device else nullcontext()
+    except RuntimeError as error:
+        raise ModelNameError(f"device is the name of a torch device or None; got {device!r}") from error
     prefix, _, rest = name.partition(":")
     builders: dict[str, Callable[..., nn.Module]] = {"timm": _timm, "hf": _hf}
     if prefix in builders:
@@ -72,7 +74,7 @@ def build_fitting(
         build, argument = partial(_file, offered=offered), name
     else:
         raise ModelNameError(f"'{name}' is not the name of a model; write {FORMS}")
-    with torch.random.fork_rng(devices=[]), torch.device(device) if device else nullcontext():
+    with torch.random.fork_rng(devices=[]), place:
         torch.default_generator.manual_seed(seed)
         return build(argument, **options)
 
@@ -85,7 +87,8 @@ def _library(name: str, extra: str) -> ModuleType:
 
 
 def _one_line(error: BaseException) -> str:
-    return f"{type(error).__name__}: {' '.join(str(error).split())}"
+    text = f"{type(error).__name__}: {' '.join(str(error).split())}"
+    return text if len(text) <= 300 else f"{text[:300]}…"
 
 
 def _closest(name: str, known: Iterable[str]) -> str:

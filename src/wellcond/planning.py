@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Container, Iterator
+from collections.abc import Callable, Collection, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -13,6 +13,7 @@ from torch import Tensor, nn
 from wellcond.attention.find import AttentionLayers
 from wellcond.attention.storage import assign_, fetch, full, refusal
 from wellcond.attention.view import ROLES, Projection, fits
+from wellcond.checked import checked
 from wellcond.draw import Draw, neutral
 from wellcond.errors import SchemeError, WeightError
 from wellcond.linalg import condition_numbers
@@ -121,7 +122,8 @@ class Plan(Tabular):
                 if role in assignment.roles:
                     yield projections[assignment.roles.index(role)], weight
 
-    def parameters(self, wanted: Container[str] | None = None) -> Iterator[tuple[str, Tensor]]:
+    @checked
+    def parameters(self, wanted: Collection[str] | None = None) -> Iterator[tuple[str, Tensor]]:
         """Whole parameters the scheme sets, and the biases it zeroes; only those in `wanted`, if given."""
         root = self.layers[0].root if self.layers else None
         if root is None:
@@ -149,9 +151,8 @@ class Plan(Tabular):
 
     def _write(self, root: nn.Module) -> None:
         for path, value in self.parameters():
-            target = self._save(root, path)
             check_parameter(root, path, value)
-            assign_(target, value)
+            assign_(self._save(root, path), value)
         written = set()
         for projection, weight in self.values():
             projection.check(weight)
@@ -251,6 +252,8 @@ def narrowed(assignment: Assignment, keep: Callable[[Projection], bool]) -> Assi
 def check_parameter(root: nn.Module, path: str, value: Tensor) -> None:
     """Raise unless a whole parameter may take a value."""
     stored = fetch(root, path)
+    if stored.is_meta:
+        raise WeightError(f"'{path}' is on the meta device: materialise the model (to_empty), then plan.apply_()")
     reason = refusal(root, path)
     if reason:
         raise WeightError(reason)

@@ -89,7 +89,7 @@ class Stored:
 def stored(model: nn.Module) -> list[Stored]:
     """List what a model's state dictionary has, without wrappers in the names and each tied tensor once."""
     found: dict[Hashable, list[Place]] = {}
-    for place in _places(unwrap(model), ""):
+    for place in _places(unwrap(model)):
         tensor = place.tensor
         if is_lazy(tensor):
             raise CheckpointError(f"'{place.name}' has no shape yet: run one batch through the model first")
@@ -98,14 +98,18 @@ def stored(model: nn.Module) -> list[Stored]:
     return [Stored(tuple(places)) for places in found.values()]
 
 
-def _places(module: nn.Module, path: str) -> Iterator[Place]:
-    # Parameters that a rule has added are no part of the model it conditions.
-    added = {f"{name}_{extra}" for name, rule in live_rules(module).items() for extra in rule.parameters}
-    for key, tensor in [*module._parameters.items(), *module._buffers.items()]:
-        if tensor is not None and key not in module._non_persistent_buffers_set and key not in added:
-            yield Place(join(path, key), module, key)
-    for name, child in children(module):
-        yield from _places(child, join(path, name))
+def _places(root: nn.Module) -> Iterator[Place]:
+    stack: list[tuple[str, nn.Module, frozenset[int]]] = [("", root, frozenset())]
+    while stack:
+        path, module, above = stack.pop()
+        # Parameters that a rule has added are no part of the model it conditions.
+        added = {f"{name}_{extra}" for name, rule in live_rules(module).items() for extra in rule.parameters}
+        for key, tensor in [*module._parameters.items(), *module._buffers.items()]:
+            if tensor is not None and key not in module._non_persistent_buffers_set and key not in added:
+                yield Place(join(path, key), module, key)
+        above = above | {id(module)}
+        inside = [(join(path, name), child, above) for name, child in children(module) if id(child) not in above]
+        stack.extend(reversed(inside))  # a module that contains itself is listed once
 
 
 def _identity(tensor: Tensor) -> Hashable:

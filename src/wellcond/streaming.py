@@ -15,25 +15,28 @@ from typing import Any, Literal
 import torch
 from torch import nn
 
+from wellcond.attention.find import LayerFilter
 from wellcond.attention.paths import unwrap
 from wellcond.attention.storage import assign_, fetch, split
+from wellcond.checked import Folder, checked
 from wellcond.checkpoint import INDEX, refuse_pickle
 from wellcond.defaults import INSTEAD, check_repeatable, initialise_part
 from wellcond.draw import neutral
 from wellcond.errors import CheckpointError, WellcondError
 from wellcond.file_names import check_path, neighbour
 from wellcond.files import sync, write_tensors
-from wellcond.initialise import LayerFilter, plan
+from wellcond.initialise import plan
 from wellcond.planning import Plan, check_parameter
 from wellcond.progress import bar
 from wellcond.schemes.compose import SchemeLike
 from wellcond.shards import Shard, check_set, cut, materialised
 
 
+@checked
 def init_to_files(
     build: Callable[[], nn.Module],
     scheme: SchemeLike,
-    directory: str | os.PathLike[str],
+    directory: Folder,
     seed: int = 0,
     *,
     layers: LayerFilter = None,

@@ -14,8 +14,10 @@ from wellcond.attention.layouts import Layout
 from wellcond.attention.replay import capture
 from wellcond.attention.verify import check_call
 from wellcond.attention.view import AttentionLayer, Projection
+from wellcond.checked import checked
 
 
+@checked
 def check_adapter(model: nn.Module, inputs: Any) -> AttentionLayers:
     """Hold every view of a model to the adapter contract; raise `AssertionError` with the reason.
 
@@ -41,6 +43,7 @@ def check_adapter(model: nn.Module, inputs: Any) -> AttentionLayers:
     return layers
 
 
+@checked
 def check_round_trip(model: nn.Module, layer: AttentionLayer) -> None:
     """Write noise into each role and back; every other number of the model keeps its bits."""
     generator = torch.Generator().manual_seed(0)
@@ -63,6 +66,7 @@ def check_round_trip(model: nn.Module, layer: AttentionLayer) -> None:
         assert same_bits(value, before[name]), f"'{name}' changed in a round trip of '{layer.name}'"
 
 
+@checked
 def tamper(layer: AttentionLayer) -> Iterator[tuple[str, AttentionLayer]]:
     """Yield views that are wrong on purpose, with what is wrong."""
     query, key = layer.query, layer.key
@@ -86,11 +90,13 @@ def _swap_heads(projection: Projection) -> Projection:
     return replace(projection, weight=weight, bias_layout=swapped(bias) if bias else None)
 
 
+@checked
 def state(model: nn.Module) -> dict[str, Tensor]:
     """A copy of every parameter and buffer, non-persistent ones included."""
     return {name: value.detach().clone() for name, value in [*model.named_parameters(), *model.named_buffers()]}
 
 
+@checked
 def same_bits(a: Tensor, b: Tensor) -> bool:
     """Equality of bits, so that NaN equals itself and −0 differs from 0.
 

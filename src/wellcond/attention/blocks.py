@@ -48,6 +48,8 @@ def in_out(module: nn.Module) -> tuple[int, int]:
             f"the weight of a {type(module).__name__} is an empty ZeRO-3 shard: gather it first "
             "(deepspeed.zero.GatheredParameters), or initialise before deepspeed.initialize"
         )
+    if weight.ndim < 2:
+        raise WeightError(f"the weight of a {type(module).__name__} is a matrix, got shape {tuple(weight.shape)}")
     rows, columns = weight.shape[:2]
     return (rows, columns) if is_transposed(module) else (columns, rows)
 

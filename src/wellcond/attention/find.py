@@ -5,7 +5,7 @@ from __future__ import annotations
 import fnmatch
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
-from typing import Any, overload
+from typing import Annotated, Any, overload
 
 from torch import nn
 
@@ -13,11 +13,17 @@ from wellcond.attention.adapters import ADAPTERS
 from wellcond.attention.adapters.generic import looks_like_attention, why_not
 from wellcond.attention.blocks import find_blocks
 from wellcond.attention.paths import unwrap, walk
+from wellcond.attention.storage import unmoved
 from wellcond.attention.view import AttentionLayer, Block
+from wellcond.checked import checked
 from wellcond.errors import LayerFilterError, NoAttentionError, WellcondError
 from wellcond.tables import span, table
 from wellcond.tabular import ResultTable, Tabular
 
+LayerFilter = Annotated[
+    str | Sequence[str] | Callable[[AttentionLayer], bool] | None,
+    "a shell pattern on the names of layers (a string), several of them, a predicate or None",
+]
 # A view; or, for a class it knows but cannot describe, the reason; or None: not mine, ask the next adapter.
 Describe = Callable[[nn.Module, str], AttentionLayer | str | None]
 _REGISTERED: dict[type[nn.Module], Describe] = {}
@@ -75,7 +81,8 @@ class AttentionLayers(Tabular, Sequence[AttentionLayer]):
         blocks = {layer.block.name: layer.block for layer in self._layers if layer.block is not None}
         return list(blocks.values())
 
-    def select(self, pattern: str | Sequence[str] | Callable[[AttentionLayer], bool] | None) -> AttentionLayers:
+    @checked
+    def select(self, pattern: LayerFilter) -> AttentionLayers:
         """Return the layers a filter picks: a shell pattern on the name, a list of them, or a predicate.
 
         `None` keeps all and `[]` none; a pattern that matches nothing raises.
@@ -87,15 +94,9 @@ class AttentionLayers(Tabular, Sequence[AttentionLayer]):
             if not chosen:
                 raise LayerFilterError(f"the layer filter picks none of the {len(self)} layers")
             return AttentionLayers(chosen, self.unclaimed, filtered=True)
-        if not isinstance(pattern, Iterable):
-            raise LayerFilterError(
-                f"layers is a pattern (a string), a list of them or a predicate; got {str(pattern)[:40]}"
-            )
         patterns = [pattern] if isinstance(pattern, str) else list(pattern)
         picked: set[str] = set()
         for each in patterns:
-            if not isinstance(each, str):
-                raise LayerFilterError(f"a layer pattern is a string, got {str(each)[:40]} ({type(each).__name__})")
             names = [layer.name for layer in self if _matches(layer.name, each)]
             if not names:
                 known = ", ".join(layer.name for layer in self[:3])
@@ -162,6 +163,7 @@ def _matches(name: str, pattern: str) -> bool:
     return fnmatch.fnmatchcase(name, pattern)
 
 
+@checked
 def attention_layers(model: nn.Module) -> AttentionLayers:
     """Return a view of every attention layer of a model, in the one convention `(heads, D, d)`.
 
@@ -174,9 +176,12 @@ def attention_layers(model: nn.Module) -> AttentionLayers:
     >>> [(layer.name, layer.cross, layer.query.shape) for layer in layers]
     [('self_attn', False, (3, 12, 4)), ('multihead_attn', True, (3, 12, 4))]
     """
-    if not isinstance(model, nn.Module):
-        raise WellcondError(f"attention_layers takes a torch.nn.Module, got {type(model).__name__}")
     root = unwrap(model)
+    with unmoved(model.modules()):
+        return _found(root)
+
+
+def _found(root: nn.Module) -> AttentionLayers:
     layers: list[AttentionLayer] = []
     lookalikes: list[Unclaimed] = []
     for name, module in walk(root):
@@ -214,6 +219,7 @@ def describe(module: nn.Module, name: str) -> AttentionLayer | str | None:
     return next((found for adapter in ADAPTERS if (found := adapter(module, name)) is not None), None)
 
 
+@checked
 def register_attention(cls: type[nn.Module], describe: Describe) -> None:
     """Teach wellcond your own attention class.
 
@@ -235,14 +241,6 @@ def register_attention(cls: type[nn.Module], describe: Describe) -> None:
     >>> wc.attention_layers(Mine())[0].query.shape
     (2, 8, 4)
     """
-    if not (isinstance(cls, type) and issubclass(cls, nn.Module)):
-        raise WellcondError(
-            f"register_attention takes a sub-class of torch.nn.Module, got {str(cls)[:40].splitlines()[0]}"
-        )
-    if not callable(describe):
-        raise WellcondError(
-            f"register_attention takes a function describe(module, name), got {type(describe).__name__}"
-        )
     _REGISTERED[cls] = describe
 
 

@@ -21,6 +21,8 @@ from torch import Tensor, nn
 from wellcond.attention.paths import resolve
 from wellcond.attention.storage import split
 from wellcond.attention.view import AttentionLayer, Projection
+from wellcond.checked import short
+from wellcond.errors import BatchError, WellcondError
 
 
 @dataclass
@@ -196,9 +198,38 @@ def project_out(projection: Projection, mixed: Tensor) -> Tensor:
 
 def run(model: nn.Module, inputs: Any) -> Any:
     """Call a model with a tensor, a tuple of positional or a mapping of keyword arguments."""
-    if isinstance(inputs, Mapping):
-        return model(**inputs)
-    return model(*inputs) if isinstance(inputs, (tuple, list)) else model(inputs)
+    try:
+        if isinstance(inputs, Mapping):
+            return model(**inputs)
+        return model(*inputs) if isinstance(inputs, (tuple, list)) else model(inputs)
+    except (WellcondError, torch.OutOfMemoryError):
+        raise
+    except Exception as error:
+        raise BatchError(
+            f"{type(model).__name__} cannot be run on {describe(inputs)}: {one_line(error)}; give a tensor, a tuple of "
+            "positional or a dict of keyword arguments that its forward takes"
+        ) from error
+
+
+def describe(inputs: Any) -> str:
+    """What a model was given, in words.
+
+    >>> describe({"input_ids": torch.zeros(2, 7, dtype=torch.long)})
+    'input_ids: Tensor (2, 7) of int64'
+    """
+    if isinstance(inputs, Tensor):
+        return f"Tensor {tuple(inputs.shape)} of {str(inputs.dtype).removeprefix('torch.')}"
+    if isinstance(inputs, Mapping) and inputs:
+        return ", ".join(f"{name}: {describe(value)}" for name, value in list(inputs.items())[:5])
+    if isinstance(inputs, (tuple, list)) and 0 < len(inputs) <= 5:
+        return f"({', '.join(map(describe, inputs))})"
+    return short(inputs)
+
+
+def one_line(error: BaseException) -> str:
+    """An exception's class and text, in at most 200 characters."""
+    text = " ".join(f"{type(error).__name__}: {error}".split())
+    return text if len(text) <= 200 else f"{text[:200]}…"
 
 
 @contextmanager
@@ -211,7 +242,8 @@ def evaluating(model: nn.Module) -> Iterator[None]:
     fused = torch.backends.mha.get_fastpath_enabled()
     try:
         torch.backends.mha.set_fastpath_enabled(False)
-        model.eval()
+        for module, _ in modes:  # not model.eval(), which a module that contains itself would never end
+            module.training = False
         yield
     finally:
         torch.backends.mha.set_fastpath_enabled(fused)

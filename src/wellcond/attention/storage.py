@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
 import torch
 from torch import Tensor, nn
 from torch.distributed.tensor import DTensor, Replicate
@@ -25,12 +29,34 @@ def split(path: str) -> tuple[str, str]:
     return owner, name
 
 
+@contextmanager
+def unmoved(modules: Iterable[nn.Module]) -> Iterator[None]:
+    """Look at computed weights without a trace: in training mode spectral norm takes a step at every look."""
+    parts = [part for module in modules if isinstance(module, parametrize.ParametrizationList) for part in module]
+    before = [(part, part.training) for part in parts]
+    try:
+        for part in parts:
+            part.training = False
+        yield
+    finally:
+        for part, training in before:
+            part.training = training
+
+
+def look(owner: nn.Module, name: str) -> Any:
+    """An attribute of a module; if it is computed, without a trace."""
+    if not parametrize.is_parametrized(owner, name):
+        return getattr(owner, name)
+    with unmoved(owner.modules()):
+        return getattr(owner, name)
+
+
 def fetch(root: nn.Module, path: str) -> Tensor:
     """Return the tensor now at a canonical path; refuse one whose numbers do not mean what they seem to."""
     owner_path, name = split(path)
     try:
         owner = resolve(root, owner_path)
-        tensor = getattr(owner, name)
+        tensor = look(owner, name)
     except (KeyError, AttributeError) as error:
         raise WeightError(f"'{path}' is no longer in the model ({error}); make the views again") from error
     if not isinstance(tensor, Tensor):
@@ -55,7 +81,7 @@ def refusal(root: nn.Module, path: str) -> str | None:
         owner = resolve(root, owner_path)
     except KeyError as error:
         raise WeightError(f"'{path}' is no longer in the model ({error}); make the views again") from error
-    if getattr(owner, name, None) is None:
+    if not hasattr(type(owner), name) and getattr(owner, name, None) is None:  # a property computes its value
         raise WeightError(f"'{path}' is no longer in the model; make the views again")
     live = name in owner.__dict__.get("_wellcond", ())  # see wellcond/live.py
     if live or parametrize.is_parametrized(owner, name) or name not in owner._parameters:
@@ -63,6 +89,28 @@ def refusal(root: nn.Module, path: str) -> str | None:
             f"'{path}' in {type(owner).__name__} is computed from other tensors (a parametrisation, weight norm, "
             "spectral norm, or wc.condition_ with mode='live'), so writing it would be lost; remove the "
             "parametrisation, write, and register it again"
+        )
+    return unwritable(path, owner._parameters[name])
+
+
+def unwritable(path: str, tensor: Tensor | None) -> str | None:
+    """Why numbers may not be written into a tensor as it lies in memory, or None.
+
+    >>> unwritable("weight", torch.zeros(1, 3).expand(2, 3))[:55]
+    "'weight' of shape (2, 3) has numbers that share memory "
+    """
+    if tensor is None or isinstance(tensor, DTensor) or tensor.layout is not torch.strided:
+        return None
+    reach = 1 + sum((size - 1) * step for size, step in zip(tensor.shape, tensor.stride(), strict=True))
+    if tensor.numel() > max(reach, 0):
+        return (
+            f"'{path}' of shape {tuple(tensor.shape)} has numbers that share memory (it was expanded), so they cannot "
+            "be written one by one; replace it by nn.Parameter(weight.detach().clone())"
+        )
+    if tensor.is_inference() and not torch.is_inference_mode_enabled():
+        return (
+            f"'{path}' was made in inference mode and cannot be written outside it; build the model without "
+            "torch.inference_mode(), or work inside it"
         )
     return None
 

@@ -21,7 +21,8 @@ from torch.distributed.tensor import DTensor
 from wellcond.attention.layouts import Layout, as_matrix
 from wellcond.attention.paths import resolve
 from wellcond.attention.storage import assign_, fetch, full, refusal
-from wellcond.errors import WeightError
+from wellcond.checked import checked, short
+from wellcond.errors import ArgumentError, WeightError
 
 if TYPE_CHECKING:  # replay.py builds on this file
     from wellcond.attention.replay import Replay
@@ -104,7 +105,12 @@ class Projection:
 
     def read(self) -> Tensor:
         """Return a copy of the weights, `(heads, D, d)`, gathered if they are sharded."""
-        return self.weight.layout.read(full(self.parameter()))
+        stored = self.parameter()
+        if stored.is_meta:
+            raise WeightError(
+                f"'{self.weight.path}' is on the meta device, so it has no numbers: materialise the model first"
+            )
+        return self.weight.layout.read(full(stored))
 
     def read_bias(self) -> Tensor | None:
         """Return a copy of the bias: `(heads, d)`, or `(D,)` for an output projection; None where there is none."""
@@ -113,8 +119,11 @@ class Projection:
         stored = full(fetch(self._root(), self.bias))
         return stored.clone() if self.bias_layout is None else self.bias_layout.read_vector(stored)
 
+    @checked
     def bias_zeroed(self, stored: Tensor) -> Tensor:
         """A copy of the stored bias with this projection's part zero; other roles' parts keep their bits."""
+        if stored.ndim != 1:
+            raise WeightError(f"a bias is a vector, got {short(stored)}")
         if self.bias_layout is None:
             return torch.zeros_like(stored)
         zeroed = stored.clone()
@@ -125,14 +134,14 @@ class Projection:
         """Why the weights may not be written, or None."""
         return refusal(self._root(), self.weight.path)
 
+    @checked
     def check(self, weight: Tensor) -> None:
         """Raise unless `weight` may be written here."""
         reason = self.refusal()
         if reason:
             raise WeightError(reason)
-        if not isinstance(weight, Tensor) or weight.is_meta:
-            got = "a meta tensor" if isinstance(weight, Tensor) else type(weight).__name__
-            raise WeightError(f"'{self.weight.path}' takes a tensor with numbers, got {got}")
+        if weight.is_meta:
+            raise WeightError(f"'{self.weight.path}' takes a tensor with numbers, got a meta tensor")
         if tuple(weight.shape) != self.shape:
             raise WeightError(f"'{self.weight.path}' takes (heads, D, d) = {self.shape}, got {tuple(weight.shape)}")
         if not fits(weight, self.parameter().dtype):
@@ -141,6 +150,7 @@ class Projection:
                 f"{self.parameter().dtype}"
             )
 
+    @checked
     @torch.no_grad()
     def write_(self, weight: Tensor) -> None:
         """Write `(heads, D, d)`, cast to the storage; everything else in the parameter keeps its bits."""
@@ -303,15 +313,19 @@ class AttentionLayer:
     def projections(self, *roles: str) -> Iterator[tuple[str, Projection]]:
         """Yield `(role, projection)` for the roles the layer has (all four unless named)."""
         for role in roles or ROLES:
+            if not isinstance(role, str) or role not in ROLES:
+                raise ArgumentError(f"a role is one of {', '.join(ROLES)}; got {short(role)}")
             projection = getattr(self, role)
             if projection is not None:
                 yield role, projection
 
+    @checked
     def bind(self, root: nn.Module, block: Block | None = None) -> AttentionLayer:
         """Return the same view attached to a model."""
         bound: dict[str, Any] = {role: replace(p, root=root) for role, p in self.projections()}
         return replace(self, root=root, block=block, **bound)
 
+    @checked
     def verify(self, inputs: Any) -> Verification:
         """Rebuild the module's own output from this view and its replay; see `wellcond.attention.verify`.
 

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
+from wellcond.checked import Count, File, checked
 from wellcond.diagnose.records import ROLES, SCHEMA, Concern, JacobianRecord, LayerRecord
 from wellcond.diagnose.rows import head_rows
 from wellcond.diagnose.verdicts import gravest_first
@@ -57,7 +57,8 @@ class Diagnosis(Tabular):
         """Everything that is wrong, one for each layer and kind, gravest first."""
         return gravest_first([concern for layer in self.layers for concern in layer.concerns])
 
-    def worst(self, count: int = 5) -> list[Concern]:
+    @checked
+    def worst(self, count: Count = 5) -> list[Concern]:
         """The gravest concerns; prints well, one a line."""
         return _Lines(self.concerns[:count])
 
@@ -111,14 +112,16 @@ class Diagnosis(Tabular):
         """Plain data; `docs/diagnose.md` has the schema."""
         return {"schema": SCHEMA, **asdict(self)}
 
-    def to_json(self, path: str | os.PathLike[str] | None = None) -> str:
+    @checked
+    def to_json(self, path: File | None = None) -> str:
         """The same as a JSON document, also written to a file if a path is given."""
         text = to_json(self.to_dict())
         if path is not None:
             write_text(Path(path), text)
         return text
 
-    def to_html(self, path: str | os.PathLike[str] | None = None) -> str:
+    @checked
+    def to_html(self, path: File | None = None) -> str:
         """One self-contained page that works offline, also written to a file if a path is given."""
         from wellcond.report.diagnosis_page import diagnosis_page
 
@@ -127,7 +130,8 @@ class Diagnosis(Tabular):
             write_text(Path(path), page)
         return page
 
-    def plot(self, path: str | os.PathLike[str] | None = None) -> Any:
+    @checked
+    def plot(self, path: File | None = None) -> Any:
         """Heat maps layer × head as a matplotlib figure, also written to a file if a path is given."""
         from wellcond.report.heatmaps import diagnosis_figure
 

@@ -2,21 +2,21 @@
 
 from __future__ import annotations
 
-import os
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, replace
 from itertools import cycle, islice
 from pathlib import Path
-from typing import Any, Self
+from typing import Annotated, Any, Final, Literal, Protocol, Self, runtime_checkable
 
 import torch
 import torch.distributed as dist
-from torch import nn
+from torch import Tensor, nn
 from torch.distributed.tensor import DTensor
 
 from wellcond.attention.find import AttentionLayers, attention_layers
 from wellcond.callers import warn_user
+from wellcond.checked import Count, Folder, Range, checked
 from wellcond.diagnose.applied import applied_to
 from wellcond.diagnose.jacobians import JacobianOptions
 from wellcond.diagnose.journal import Journal
@@ -29,9 +29,24 @@ from wellcond.diagnose.verdicts import judge
 from wellcond.diagnose.weights import stored_weights
 from wellcond.errors import AttentionWarning, WellcondError
 from wellcond.initialise import LayerFilter
-from wellcond.propagation.verdict import Severity, Thresholds, checked
+from wellcond.propagation.verdict import Severity, Thresholds
 
-TIERS = ("weights", "attention", "jacobian")
+TIERS: Final = ("weights", "attention", "jacobian")
+
+
+@runtime_checkable
+class Tracker(Protocol):
+    """Keeps numbers by step: an Accelerator, one of its trackers, a wandb run."""
+
+    def log(self, values: dict[str, Any], *, step: int | None) -> object:
+        """Keep some."""
+
+
+Log = Annotated[
+    Tracker | Callable[[Scalars], object],
+    lambda log: not isinstance(log, Tensor),  # whose .log is a logarithm
+    "a function, or an object with .log(values, step=…)",
+]
 
 
 class Monitor:
@@ -69,35 +84,37 @@ class Monitor:
     10 ['weights', 'attention', 'jacobian']
     """
 
+    @checked
     def __init__(
         self,
         model: nn.Module,
         batch: Any,
         *,
-        budget: float | None = None,
-        every: int | None = None,
-        log: Any = None,
-        folder: str | os.PathLike[str] | None = None,
+        budget: Annotated[float, Range(0, 1, open=True)] | None = None,
+        every: Count | None = None,
+        log: Log | None = None,
+        folder: Folder | None = None,
         label: str = "",
         seed: int | None = None,
-        tiers: Sequence[str] = TIERS,
+        tiers: Sequence[Literal["weights", "attention", "jacobian"]] = TIERS,
         layers: LayerFilter = None,
-        heads: int = 1,
-        size: int = 256,
+        heads: Count = 1,
+        size: Count = 256,
         alarms: bool = True,
         thresholds: Thresholds | None = None,
     ) -> None:
-        if (every is not None and budget is not None) or (every is not None and every < 1):
-            raise WellcondError(f"say either budget= or every= (at least 1), got budget={budget!r}, every={every!r}")
-        if budget is not None and not 0 < budget < 1:
-            raise WellcondError(f"budget is a share of the time between 0 and 1, got {budget!r}")
-        if not tiers or set(tiers) - set(TIERS):
+        if every is not None and budget is not None:
+            raise WellcondError(f"say either budget= or every=, got budget={budget!r}, every={every!r}")
+        if not tiers:
             raise WellcondError(f"tiers are some of {', '.join(TIERS)}; got {tiers!r}")
         self.model, self.batch, self.log, self.alarms = model, batch, log, alarms
         self.layers: AttentionLayers = attention_layers(model).select(layers)
         self.schedule = Schedule(tuple(tiers), every, 0.01 if budget is None else budget)
         self.steps = -1
-        self._heads, self._size, self.thresholds = heads, size, checked(thresholds)
+        if not len(self.layers):
+            raise WellcondError("there is no layer to monitor: layers=[] picks none")
+        self.thresholds = thresholds or Thresholds()
+        self._heads, self._size = min(heads, sum(layer.num_heads for layer in self.layers)), size
         self._known: set[tuple[str, str, str]] = set()
         self._turns = cycle(_rotation(self.layers))
         self._sharded = any(isinstance(p, DTensor) for p in model.parameters())
@@ -113,6 +130,7 @@ class Monitor:
         """The share of the time since the start that measuring took."""
         return self.schedule.overhead
 
+    @checked
     def step(self, step: int | None = None) -> list[dict[str, Any]]:
         """Count a training step, measure what is due and return its records (most often none).
 
@@ -123,7 +141,7 @@ class Monitor:
         if not self._sharded and not _first():
             return []  # one process of several looks at the same weights
         due = [tier for tier in self.schedule.tiers if self.schedule.due(tier, self.steps)]
-        return [self._record(tier) for tier in due]
+        return list(map(self._record, due))  # a comprehension would be one more frame between warning and caller
 
     def _record(self, tier: str) -> dict[str, Any]:
         with self.schedule.paying(tier):

@@ -100,7 +100,7 @@ def gradients(layers: AttentionLayers, batch: Any, loss: Loss | bool) -> dict[tu
     root = layers[0].root
     assert root is not None
     places = {(layer.name, role): projection for layer in layers for role, projection in layer.projections()}
-    stored = {key: _stored(root, projection) for key, projection in places.items()}
+    stored = {key: p for key, projection in places.items() if (p := _stored(root, projection)) is not None}
     wanted = list({id(p): p for p in stored.values() if p.requires_grad}.values())
     with undisturbed(root), evaluating(root), torch.enable_grad():
         value = _loss(run(root, batch), loss)
@@ -109,13 +109,15 @@ def gradients(layers: AttentionLayers, batch: Any, loss: Loss | bool) -> dict[tu
     return {
         key: projection.weight.layout.read(full(by_id[id(stored[key])]))
         for key, projection in places.items()
-        if id(stored[key]) in by_id
+        if key in stored and id(stored[key]) in by_id
     }
 
 
-def _stored(root: nn.Module, projection: Projection) -> Tensor:
+def _stored(root: nn.Module, projection: Projection) -> Tensor | None:
+    """The parameter of a projection; None where its weight is computed from others, or a buffer."""
     path, name = split(projection.weight.path)
-    return stored_weight(resolve(root, path), name)
+    owner = resolve(root, path)
+    return stored_weight(owner, name) if name in owner._parameters else None
 
 
 def _loss(output: Any, loss: Loss | bool) -> Tensor:

@@ -6,12 +6,13 @@ import platform
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from importlib.metadata import version
-from typing import Any
+from typing import Any, Literal
 
 import torch
 from torch import Tensor, nn
 
 from wellcond.attention.find import attention_layers
+from wellcond.checked import Bytes, checked
 from wellcond.diagnose.applied import applied_to
 from wellcond.diagnose.budget import BUDGET, exact_operations
 from wellcond.diagnose.diagnosis import Diagnosis
@@ -25,23 +26,24 @@ from wellcond.initialise import LayerFilter
 from wellcond.jacobian.estimate import operations_per_second
 from wellcond.jacobian.spectrum import MEMORY, Rows
 from wellcond.progress import bar
-from wellcond.propagation.verdict import Thresholds, checked
+from wellcond.propagation.verdict import Thresholds
 
 LONG = 3.0  # seconds of work from which on it is said how long it takes before it begins
 
 
+@checked
 def diagnose(
     model: nn.Module,
     batch: Any,
     *,
     layers: LayerFilter = None,
-    jacobian: str | bool = "auto",
+    jacobian: Literal["auto", "exact", True, False] = "auto",
     heads: Sequence[int] | None = None,
     rows: Rows = None,
     sequences: Sequence[int] = (0,),
     vertical: bool = False,
     loss: Loss | bool | None = None,
-    max_memory: float = MEMORY,
+    max_memory: Bytes = MEMORY,
     progress: bool = True,
     description: str = "",
     thresholds: Thresholds | None = None,
@@ -73,13 +75,11 @@ def diagnose(
     >>> len(d.layers[0].heads), d.layers[0].tokens, d.layers[0].jacobian[0].condition.structural_rank
     (2, 6, 24)
     """
-    if jacobian not in ("auto", "exact", True, False):
-        raise WellcondError(f"jacobian is 'auto', 'exact', True or False, got {jacobian!r}")
     found = attention_layers(model)
     chosen = found.select(layers)
     if not len(chosen):
         raise WellcondError("there is no layer to diagnose: layers=[] picks none")
-    limits, options = checked(thresholds), None
+    limits, options = thresholds or Thresholds(), None
     if jacobian is not False:
         budget = BUDGET / len(chosen) if jacobian == "auto" else None
         options = JacobianOptions(rows, None, heads, tuple(sequences), vertical, max_memory, budget)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from wellcond.checked import checked
 from wellcond.diagnose.monitor import Monitor
 from wellcond.errors import WellcondError
 from wellcond.integrations.shared import NAME, attach, check_model, missing
@@ -33,6 +34,7 @@ class ConditioningCallback(Callback):  # type: ignore[misc]
     ('wellcond', 2.0)
     """
 
+    @checked
     def __init__(self, handle: Conditioning, *, name: str = NAME) -> None:
         self.handle, self.name = handle, name
 
@@ -70,6 +72,7 @@ class MonitorCallback(Callback):  # type: ignore[misc]
     True
     """
 
+    @checked
     def __init__(self, given: Any, **options: Any) -> None:
         self._watching = Watching(given, options)
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import sys
 import warnings
 from pathlib import Path
@@ -12,6 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from wellcond.attention.storage import full
+from wellcond.checked import Folder, checked
 from wellcond.diagnose.monitor import Monitor
 from wellcond.errors import CheckpointError
 from wellcond.integrations.shared import NAME, attach, check_model, missing
@@ -56,11 +56,12 @@ class ConditioningCallback(TrainerCallback):  # type: ignore[misc]
     True
     """
 
+    @checked
     def __init__(
         self,
         handle: Conditioning,
         *,
-        resume_from: str | os.PathLike[str] | None = None,
+        resume_from: Folder | None = None,
         name: str = NAME,
     ) -> None:
         self.handle = handle
@@ -144,6 +145,7 @@ class MonitorCallback(TrainerCallback):  # type: ignore[misc]
     True
     """
 
+    @checked
     def __init__(self, given: Any, *, log_to_trainer: bool = True, **options: Any) -> None:
         self._watching, self.log_to_trainer = Watching(given, options), log_to_trainer
 

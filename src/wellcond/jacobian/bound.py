@@ -12,6 +12,8 @@ import torch
 from torch import Tensor
 
 from wellcond.attention.replay import Softmax
+from wellcond.checked import checked, short
+from wellcond.errors import ArgumentError
 from wellcond.jacobian.head import Head
 from wellcond.jacobian.result import Bound
 from wellcond.linalg import singular_values, zero_below
@@ -19,6 +21,7 @@ from wellcond.linalg import singular_values, zero_below
 BISECTIONS = 60  # halvings of an interval of logarithms, at most 1500 wide
 
 
+@checked
 def bound(head: Head, *, tokens: float | None = None) -> Bound | None:
     """The bound for a head of self-attention; None where it is not defined (cross-attention, other mixing).
 
@@ -59,6 +62,7 @@ def _condition(matrix: Tensor) -> float:
     return float(sigma.max() / sigma[sigma > zero_below(sigma.max(), max(matrix.shape[-2:]))].min())
 
 
+@checked
 def softmax_condition(p: Tensor, visible: Tensor | None = None) -> float | None:
     r"""κ(Λ): the largest eigenvalue of all $\Lambda_n$ ÷ the smallest that is not zero, by the secular equation.
 
@@ -76,6 +80,13 @@ def softmax_condition(p: Tensor, visible: Tensor | None = None) -> float | None:
     >>> round(softmax_condition(two), 9)
     2.777777778
     """
+    if p.ndim != 2 or not p.is_floating_point() or p.is_meta or not bool((p >= 0).all()):
+        raise ArgumentError(f"softmax_condition: p has rows of probabilities, (R, T); got {short(p)} of {p.dtype}")
+    if visible is not None and (visible.dtype != torch.bool or visible.shape != p.shape):
+        raise ArgumentError(
+            f"softmax_condition: visible is None or a boolean tensor of shape {tuple(p.shape)}; "
+            f"got {short(visible)} of {visible.dtype}"
+        )
     if visible is not None and bool(((p == 0) & visible).any()):
         return None
     p = p if visible is None else torch.where(visible, p, 0.0)

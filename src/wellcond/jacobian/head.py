@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -12,7 +13,9 @@ from torch import Tensor
 from wellcond.attention.precise import widened
 from wellcond.attention.replay import Call, Mixing, Softmax, capture, project
 from wellcond.attention.view import AttentionLayer
+from wellcond.checked import Positive, Seed, checked
 from wellcond.errors import NotFiniteError, WellcondError
+from wellcond.jacobian.tensors import check_tensors
 from wellcond.linalg import EPS, exact, span
 
 ROLES = ("query", "key", "value")
@@ -70,7 +73,8 @@ class Head:
         """A, `(B, N, d_v)`, as a function of the weights."""
         return self.mixing(*self.project(weights))[:, 0]
 
-    def twin(self, seed: int = 0, *, joint: bool = False) -> Head:
+    @checked
+    def twin(self, seed: Seed = 0, *, joint: bool = False) -> Head:
         """The same architecture on tokens that span the same space, with generic, well conditioned numbers.
 
         `joint` gives all roles the same coordinates.
@@ -114,6 +118,7 @@ def per_distinct(tokens: dict[str, Tensor], f: Callable[[Tensor], Tensor], *, jo
     return {role: found[id(x)] for role, x in tokens.items()}
 
 
+@checked
 def softmax_head(
     x: Tensor,
     w_q: Tensor,
@@ -123,7 +128,10 @@ def softmax_head(
     memory: Tensor | None = None,
     scale: float | Tensor | None = None,
     biases: Mapping[str, Tensor] | None = None,
-    **options: Any,
+    bias: Tensor | None = None,
+    query_map: Callable[[Tensor], Tensor] | None = None,
+    key_map: Callable[[Tensor], Tensor] | None = None,
+    softcap: Positive | None = None,
 ) -> Head:
     """A head of softmax attention from plain tensors.
 
@@ -135,24 +143,34 @@ def softmax_head(
         memory: what keys and values read in cross-attention, `(T, D)` or `(B, T, D)`; `x` if None.
         scale: of the logits; `d^-1/2` if None.
         biases: `(d,)` by role.
-        options: `bias` (added to the logits), `query_map`, `key_map`, `softcap` of a `Softmax`.
+        bias: added to the logits; −inf hides a key.
+        query_map: what happens to the queries before the product.
+        key_map: the same of the keys.
+        softcap: c of c · tanh(logits / c).
 
     >>> head = softmax_head(torch.randn(5, 8), *torch.randn(3, 8, 2))
     >>> head.output().shape
     torch.Size([1, 5, 2])
     """
-    if not all(bool(torch.isfinite(given).all()) for given in (x, w_q, w_k, w_v)):
-        raise NotFiniteError("the tokens or the weights are not finite: there is no Jacobian")
+    check_tensors(x, memory, (w_q, w_k, w_v), biases or {}, {"scale": scale, "bias": bias})
     queries = exact(x if x.ndim == 3 else x[None])
     keys = queries if memory is None else exact(memory if memory.ndim == 3 else memory[None])
-    return Head(
+    scale = w_q.shape[1] ** -0.5 if scale is None else scale if isinstance(scale, Tensor) else float(scale)
+    maps = {name: f for name, f in (("query_map", query_map), ("key_map", key_map)) if f is not None}
+    head = Head(
         {"query": queries, "key": keys, "value": keys},
         {role: exact(w) for role, w in zip(ROLES, (w_q, w_k, w_v), strict=True)},
         {role: exact(b) for role, b in (biases or {}).items()},
-        Softmax(w_q.shape[1] ** -0.5 if scale is None else scale, **options),
+        Softmax(scale, bias, softcap=softcap, **maps),
     )
+    q, k, _ = head.project()
+    largest = float(scale.abs().max()) if isinstance(scale, Tensor) else scale
+    if not math.isfinite(float(q.abs().max()) * float(k.abs().max()) * q.shape[3] * largest):
+        raise NotFiniteError("the logits overflow: there is no Jacobian; lower the scale, or the weights")
+    return head
 
 
+@checked
 def head_of(layer: AttentionLayer, inputs: Any, head: int = 0, *, sequences: Sequence[int] | None = None) -> Head:
     """One head of a real layer, on what it reads while the model runs on `inputs`.
 
@@ -170,6 +188,7 @@ def head_of(layer: AttentionLayer, inputs: Any, head: int = 0, *, sequences: Seq
     return next(heads_of(layer, inputs, [head], sequences=sequences))
 
 
+@checked
 def heads_of(
     layer: AttentionLayer, inputs: Any, heads: Sequence[int] | None = None, *, sequences: Sequence[int] | None = None
 ) -> Iterator[Head]:
@@ -182,7 +201,7 @@ def heads_of(
     precise = widened(call)
     roles = dict(layer.projections(*ROLES))
     tokens = {role: x for role, x in layer.replay.tokens(precise).items() if role in roles}
-    chosen = torch.tensor(range(len(tokens["value"])) if sequences is None else sequences, dtype=torch.long)
+    chosen = torch.tensor(range(len(tokens["value"])) if sequences is None else list(sequences), dtype=torch.long)
     if not len(chosen) or not 0 <= int(chosen.min()) <= int(chosen.max()) < len(tokens["value"]):
         raise WellcondError(f"'{layer.name}' read {len(tokens['value'])} sequences, there are no {chosen.tolist()}")
     whole = {role: project(projection, tokens[role]) for role, projection in roles.items()}

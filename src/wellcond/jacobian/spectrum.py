@@ -9,11 +9,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
+from typing import Final, Literal
 
 import torch
 from torch import Tensor
 
 from wellcond.attention.replay import Softmax
+from wellcond.checked import Bytes, Count, checked
 from wellcond.errors import WellcondError
 from wellcond.jacobian.closed import blocks, compress
 from wellcond.jacobian.estimate import Estimate
@@ -26,25 +28,28 @@ from wellcond.jacobian.result import DEFICIENT, LARGEST, LOWER_BOUND, OK, SAMPLE
 from wellcond.jacobian.structure import known_rank
 from wellcond.linalg import matrix_rank
 
-SIDE, VERTICAL = "side-by-side", "vertical"
-METHODS = ("auto", "gram", "factor", "matrix-free")
+SIDE: Final = "side-by-side"
+VERTICAL: Final = "vertical"
 SAFE = 1e-3  # relative error of σ_min up to which the Gram matrix will do
 CLEAR = 1e-4  # σ_min ÷ σ_max above which no eps is at work
 NULL = 1e-9  # of a twin, whose κ is far below the inverse of this
 CLIFF = 100.0  # a fall by more than this to below the resolution is a rank, not a decay
 MEMORY = 8 * 2**30
 
-Rows = int | Sequence[int] | None
+Rows = Count | Sequence[int] | None
+Convention = Literal["side-by-side", "vertical"]
+Method = Literal["auto", "gram", "factor", "matrix-free"]
 Ranks = dict[tuple[object, ...], int]  # structural ranks that heads of one layer share
 
 
+@checked
 def spectrum(
     head: Head,
     *,
-    convention: str = SIDE,
-    method: str = "auto",
+    convention: Convention = SIDE,
+    method: Method = "auto",
     rows: Rows = None,
-    max_memory: float = MEMORY,
+    max_memory: Bytes = MEMORY,
 ) -> ConditionNumber:
     """The condition number of a head's Jacobian at its structural rank.
 
@@ -68,8 +73,8 @@ def spectrum(
 def measure(
     head: Head,
     *,
-    convention: str = SIDE,
-    method: str = "auto",
+    convention: Convention = SIDE,
+    method: Method = "auto",
     rows: Rows = None,
     max_memory: float = MEMORY,
     ranks: Ranks | None = None,
@@ -78,7 +83,6 @@ def measure(
 
     Heads of one layer on the same tokens may share `ranks`: the structural rank costs more than the spectrum itself.
     """
-    _check(convention, method)
     ranks = {} if ranks is None else ranks
     chosen = choose_rows(head, rows)
     cost = estimate(head, convention=convention, rows=rows)
@@ -103,20 +107,23 @@ def measure(
     return verdict, found.values
 
 
-def singular_values(head: Head, *, convention: str = SIDE, method: str = "factor", rows: Rows = None) -> Tensor:
+@checked
+def singular_values(
+    head: Head, *, convention: Convention = SIDE, method: Literal["gram", "factor"] = "factor", rows: Rows = None
+) -> Tensor:
     """All singular values of a head's Jacobian, largest first, by the `"factor"` or the cheaper `"gram"` route.
 
     >>> from wellcond.jacobian.head import softmax_head
     >>> singular_values(softmax_head(torch.randn(6, 8), *torch.randn(3, 8, 4))).shape
     torch.Size([24])
     """
-    _check(convention, method, ("gram", "factor"))
     factor = factor_of(head, choose_rows(head, rows), convention)
     found = (by_gram if method == "gram" else by_factor)(factor, all_values=True)
     assert found.values is not None
     return found.values
 
 
+@checked
 def tangent_kernel(head: Head, *, rows: Rows = None) -> Tensor:
     """J Jᵀ side by side, `(R, d_v, R, d_v)`: the tangent kernel of the head for R query rows.
 
@@ -129,22 +136,15 @@ def tangent_kernel(head: Head, *, rows: Rows = None) -> Tensor:
     return factor_of(head, chosen, SIDE).row_gram().view(*size, *size)
 
 
-def matrix(head: Head, *, convention: str = SIDE, rows: Rows = None) -> Tensor:
+@checked
+def matrix(head: Head, *, convention: Convention = SIDE, rows: Rows = None) -> Tensor:
     """J with the tokens compressed: the same singular values and left singular vectors as J.
 
     >>> from wellcond.jacobian.head import softmax_head
     >>> matrix(softmax_head(torch.randn(6, 8), *torch.randn(3, 8, 4))).shape      # 6 · 4 rows, 3 · 6 · 4 columns
     torch.Size([24, 72])
     """
-    _check(convention, "auto")
     return factor_of(head, choose_rows(head, rows), convention).matrix()
-
-
-def _check(convention: str, method: str, methods: Sequence[str] = METHODS) -> None:
-    if convention not in (SIDE, VERTICAL):
-        raise WellcondError(f"convention is '{SIDE}' or '{VERTICAL}', got {convention!r}")
-    if method not in methods:
-        raise WellcondError(f"method is one of {', '.join(methods)}; got {method!r}")
 
 
 def choose_rows(head: Head, rows: Rows) -> Tensor:
@@ -162,7 +162,8 @@ def choose_rows(head: Head, rows: Rows) -> Tensor:
     return chosen
 
 
-def estimate(head: Head, *, convention: str = SIDE, rows: Rows = None) -> Estimate:
+@checked
+def estimate(head: Head, *, convention: Convention = SIDE, rows: Rows = None) -> Estimate:
     """Memory and time of a spectrum, from shapes alone.
 
     >>> from wellcond.jacobian.head import softmax_head

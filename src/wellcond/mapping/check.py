@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any
@@ -12,6 +11,7 @@ from torch import nn
 
 from wellcond.attention.paths import unwrap
 from wellcond.attention.replay import evaluating
+from wellcond.checked import File, checked
 from wellcond.diagnose.probe import undisturbed
 from wellcond.mapping.architecture import architecture, behind, start
 from wellcond.mapping.expected import expected_rows, harmonic
@@ -97,7 +97,8 @@ class PropagationCheck(Tabular):
             gaps[record["quantity"]].append(abs(record["predicted"] - record["measured"]))
         return {name: sum(each) / len(each) for name, each in gaps.items()}
 
-    def plot(self, path: str | os.PathLike[str] | None = None) -> Any:
+    @checked
+    def plot(self, path: File | None = None) -> Any:
         """Similarity, entropy and participation against the block, predicted and measured, as a matplotlib figure."""
         from wellcond.report.propagation_check import propagation_check_figure
 
@@ -116,6 +117,7 @@ class PropagationCheck(Tabular):
         return ResultTable(header, rows, "predicted from weights / measured", [end])
 
 
+@checked
 @torch.no_grad()
 def check_propagation(model: nn.Module, batch: Any) -> PropagationCheck:
     """Test the theory on a model and a batch of one's own.

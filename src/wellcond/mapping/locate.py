@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any
@@ -10,6 +9,7 @@ from typing import Any
 from torch import nn
 
 from wellcond.attention.find import attention_layers
+from wellcond.checked import File, checked
 from wellcond.diagnose.applied import applied_to
 from wellcond.diagnose.records import AppliedRecord, Concern
 from wellcond.diagnose.verdicts import gravest_first, judge
@@ -19,8 +19,8 @@ from wellcond.mapping.expected import expected_rows, harmonic
 from wellcond.mapping.mapped import Mapped, map_blocks
 from wellcond.mapping.notes import closing, notes_on
 from wellcond.propagation.block import Architecture
-from wellcond.propagation.diagram import Diagram, trainability
-from wellcond.propagation.verdict import Severity, Thresholds, checked
+from wellcond.propagation.diagram import Diagram, Resolution, trainability
+from wellcond.propagation.verdict import Severity, Thresholds
 from wellcond.tabular import Graded, ResultTable, Tabular
 from wellcond.terminal import prose
 
@@ -130,11 +130,13 @@ class Placement(Tabular):
             "thresholds": asdict(self.thresholds),
         }
 
-    def diagram(self, resolution: int = 100) -> Diagram:
+    @checked
+    def diagram(self, resolution: Resolution = 100) -> Diagram:
         """The trainability diagram of a stack of such blocks: sharpness of attention against strength of its branch."""
         return stack_diagram(self.layers, self.blocks, resolution, self.thresholds)
 
-    def plot(self, path: str | os.PathLike[str] | None = None) -> Any:
+    @checked
+    def plot(self, path: File | None = None) -> Any:
         """The layers on their own diagram, predicted against measured; a matplotlib figure, also written to a file."""
         from wellcond.report.located import located_figure
 
@@ -177,10 +179,11 @@ class Placement(Tabular):
             Graded(c.severity, f"{prose(f'{c.severity}: {c.where}: {c.text}:')}\n  {c.remedy}")
             for c in gravest_first(list(first.values())[::-1])
         ]
-        notes = [*said, closing(self.notes, self.skipped)]
+        notes: list[str | Graded] = [*said, closing(self.notes, self.skipped)]
         return ResultTable(header, rows, "from weights / on the batch", notes, [layer.severity for layer in layers])
 
 
+@checked
 def locate(model: nn.Module, batch: Any, *, thresholds: Thresholds | None = None) -> Placement:
     r"""Each layer's β, self-bias, gains and similarity of tokens: measured on a batch, predicted from weights alone.
 
@@ -199,7 +202,7 @@ def locate(model: nn.Module, batch: Any, *, thresholds: Thresholds | None = None
     (True, {})
     """
     mapped, skipped = map_blocks(model, batch)
-    limits = checked(thresholds)
+    limits = thresholds or Thresholds()
     applied = applied_to(model, attention_layers(model))
     layers = tuple(_layer_placement(one, applied.get(one.layer.name, ()), limits) for one in mapped)
     tokens = max(2, round(sum(layer.tokens for layer in layers) / len(layers)))

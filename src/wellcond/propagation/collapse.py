@@ -17,14 +17,16 @@ from typing import Any
 
 import torch
 
-from wellcond.errors import WellcondError
+from wellcond.checked import checked, short
+from wellcond.errors import ArgumentError, WellcondError
 from wellcond.propagation.kernels import Activation, kernel
-from wellcond.propagation.parameters import is_number, triple
+from wellcond.propagation.parameters import LARGEST, is_number, triple
 
 Triple = tuple[float, float, float]
 LEVEL = 1e-12  # of χ − 1, below which the MLP neither spreads nor gathers: ReLU without biases, up to rounding
 
 
+@checked
 def collapse_exponent(
     value_gain: float | Triple = 1.0,
     mlp_gain: tuple[float, float] = (1.0, 1.0),
@@ -60,6 +62,7 @@ def collapse_exponent(
     return math.log(growth) if growth > 0 else -math.inf
 
 
+@checked
 def critical_residual(
     value_gain: float | Triple = 1.0,
     mlp_gain: tuple[float, float] = (1.0, 1.0),
@@ -120,7 +123,7 @@ def _check(value_gain: Any, mlp_gain: Any, bias: Any, **residuals: Any) -> None:
     """Refuse what has no meaning."""
     for name, value in residuals.items():
         if not is_number(value) or value < 0:
-            raise WellcondError(f"{name} is a number of at least 0, got {value!r}")
+            raise ArgumentError(f"{name} is a number from 0 to {LARGEST:g}, got {short(value)}")
     for name, value, lengths, shape in (
         ("value_gain", value_gain, (1, 3), "a number, or three: two gains of at least 0 and a trace"),
         ("mlp_gain", mlp_gain, (2,), "a pair of numbers of at least 0"),
@@ -129,4 +132,4 @@ def _check(value_gain: Any, mlp_gain: Any, bias: Any, **residuals: Any) -> None:
         parts = value if isinstance(value, tuple) else (value,)
         signed = parts[:2] if name == "value_gain" else parts
         if len(parts) not in lengths or not all(map(is_number, parts)) or min(signed) < 0:
-            raise WellcondError(f"{name} is {shape}; got {value!r}")
+            raise ArgumentError(f"{name} is {shape}, up to {LARGEST:g}; got {short(value)}")

@@ -7,14 +7,17 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from tqdm.auto import tqdm
 
-from wellcond.errors import WellcondError
+from wellcond.errors import ArgumentError, WellcondError
 from wellcond.propagation.causal import decoder
 from wellcond.propagation.causal_backward import decoder_gradients
 from wellcond.propagation.kernels import kernel
 from wellcond.propagation.parameters import triple
 from wellcond.propagation.stack import Propagation, growth
-from wellcond.propagation.verdict import Thresholds, checked, phases
+from wellcond.propagation.verdict import Thresholds, phases
+
+LONGEST_DECODER = 8192  # of which each block keeps several matrices of half a gigabyte
 
 
 def run_decoder(given: Mapping[str, Any], thresholds: Thresholds | None) -> Propagation:
@@ -23,7 +26,7 @@ def run_decoder(given: Mapping[str, Any], thresholds: Thresholds | None) -> Prop
     incoherent, coherent, trace = triple(given["value_gain"])
     bias = given["bias"]
     shared = ("mlp_gain", "residual_attention", "residual_mlp", "norm", "cosine", "self_bias")
-    stream = list(
+    blocks = tqdm(
         decoder(
             given["depth"],
             given["tokens"],
@@ -35,8 +38,13 @@ def run_decoder(given: Mapping[str, Any], thresholds: Thresholds | None) -> Prop
             kernel=kernel(given["activation"]),
             centred=given["attention"] == "centred",
             **{name: given[name] for name in shared},
-        )
+        ),
+        desc="blocks",
+        total=given["depth"] + 1,
+        leave=False,
+        delay=3,
     )
+    stream = list(blocks)
     back = list(decoder_gradients(stream, given["loss"]))[::-1]
     rows = [behind.rows for behind in stream if behind.rows is not None]
     cosine = _vector([behind.cosine() for behind in stream])
@@ -55,7 +63,7 @@ def run_decoder(given: Mapping[str, Any], thresholds: Thresholds | None) -> Prop
         value_gradient=_vector([b.value for b in back]),
         mlp_gradient=torch.tensor([b.mlp for b in back], dtype=torch.float64),
         stream_gradient=stream_gradient,
-        phase=phases(cosine[-1], entropy.amin(), own.amax(), rate, checked(thresholds)),
+        phase=phases(cosine[-1], entropy.amin(), own.amax(), rate, thresholds or Thresholds()),
     )
 
 
@@ -64,6 +72,11 @@ def _refuse(given: Mapping[str, Any]) -> None:
     for name in ("width", "head_dim"):
         if given[name] is not None:
             raise WellcondError(f"{name} is not taken into account in a decoder: leave it out, or set causal=False")
+    if given["tokens"] > LONGEST_DECODER:
+        raise ArgumentError(
+            f"tokens of a decoder, whose every pair of positions is followed, are at most {LONGEST_DECODER:,}; got "
+            f"{given['tokens']}"
+        )
     if given["theory"] == "asymptotic":
         raise WellcondError(
             "a decoder is predicted by position at finite length only: theory='finite', or causal=False"

@@ -3,23 +3,25 @@
 from __future__ import annotations
 
 import math
-import os
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
-from typing import Any
+from typing import Annotated, Any
 
 import torch
 from torch import Tensor
 
+from wellcond.checked import File, Range, checked
 from wellcond.errors import WellcondError
 from wellcond.progress import bar
 from wellcond.propagation.axes import SEPARATE, Axis, as_parameter, complete, values
 from wellcond.propagation.grid import Cells, run_cells
 from wellcond.propagation.parameters import check, doubled, is_number
 from wellcond.propagation.propagate import propagate
-from wellcond.propagation.verdict import WORDS, Thresholds, checked, phases, words
+from wellcond.propagation.verdict import WORDS, Thresholds, phases, words
 from wellcond.propagation.window import widest
 from wellcond.tabular import ResultTable, Tabular
+
+Resolution = Annotated[int, Range(1, 2000), "a whole number of cells along an axis, from 1 to 2000"]
 
 
 @dataclass(frozen=True)
@@ -59,6 +61,7 @@ class Diagram(Tabular):
     thresholds: Thresholds
     parameters: Mapping[str, Any]
 
+    @checked
     def verdict(self, **at: Any) -> str:
         """What is wrong at a point, in words; both parameters are given by name.
 
@@ -80,6 +83,7 @@ class Diagram(Tabular):
         cell = run_cells(given, [given["depth"]], self.thresholds.cosine)[0]
         return words(int(phases(cell.cosine, cell.entropy, cell.own, cell.growth, self.thresholds)))
 
+    @checked
     def window(self, **at: float) -> tuple[float, float] | None:
         """The widest trainable interval of one parameter, the other being given; None if there is none.
 
@@ -146,18 +150,20 @@ class Diagram(Tabular):
         ]
         return ResultTable(["of the plane", "verdict"], rows, f"{ends[0]} × {ends[1]}")
 
-    def plot(self, path: str | os.PathLike[str] | None = None) -> Any:
+    @checked
+    def plot(self, path: File | None = None) -> Any:
         """Phases in colour, with the quantities that decide as lines; a matplotlib figure, also written to a file."""
         from wellcond.report.diagram import diagram_figure
 
         return diagram_figure(self, path)
 
 
+@checked
 def trainability(
     x: Axis,
     y: Axis,
     *,
-    resolution: int = 200,
+    resolution: Resolution = 200,
     thresholds: Thresholds | None = None,
     gradients: bool = True,
     **parameters: Any,
@@ -180,16 +186,15 @@ def trainability(
     >>> int((dia.phase == 0).sum()) > 0
     True
     """
-    if not isinstance(resolution, int) or resolution < 1:
-        raise WellcondError(f"resolution is a whole number of cells along an axis, got {resolution!r}")
     given = doubled(complete(propagate, parameters, (x, y)))
     names = (x[0], y[0])
     xs, ys = (values(axis, resolution) for axis in (x, y))
-    return _diagram(names, xs, ys, given, checked(thresholds), gradients=gradients)
+    return _diagram(names, xs, ys, given, thresholds or Thresholds(), gradients=gradients)
 
 
+@checked
 def window(
-    x: Axis, *, resolution: int = 200, thresholds: Thresholds | None = None, **parameters: Any
+    x: Axis, *, resolution: Resolution = 200, thresholds: Thresholds | None = None, **parameters: Any
 ) -> tuple[float, float] | None:
     """The widest trainable interval of one parameter, all others given as for `trainability`; None if there is none.
 
@@ -202,7 +207,7 @@ def window(
     given = doubled(complete(propagate, parameters, (x, (other, 0.0, 1.0))))
     line = torch.tensor([at], dtype=torch.float64)
     along = values(x, resolution)
-    return _diagram((x[0], other), along, line, given, checked(thresholds)).window(**{other: at})
+    return _diagram((x[0], other), along, line, given, thresholds or Thresholds()).window(**{other: at})
 
 
 def _diagram(

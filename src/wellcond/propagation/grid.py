@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from wellcond.propagation.block import forward, transfer
-from wellcond.propagation.parameters import architecture, changed
+from wellcond.propagation.parameters import architecture, changed, common_shape, tensors
 from wellcond.propagation.stack import growth, next_floor
 from wellcond.propagation.statistics import Statistics, Value, asymptotic
 from wellcond.propagation.tables import tabulated, tabulated_kernel
@@ -43,9 +43,7 @@ class Cells:
 
 def run_cells(given: Mapping[str, Any], depths: list[int], threshold: float, *, gradients: bool = True) -> list[Cells]:
     """Run all cells of parameters that are numbers or tensors of one shape; the state after each of the depths."""
-    shape = torch.ones(()).expand(()).shape
-    for value in _tensors(given):
-        shape = (torch.empty(shape, device="meta") + torch.empty(value.shape, device="meta")).shape
+    shape = torch.Size(common_shape(given))
     count = shape.numel()
     flat = changed(given, lambda t: t.expand(shape).reshape(-1).double())
     statistics = _statistics(given)
@@ -72,7 +70,7 @@ def _run(
             hidden = torch.as_tensor(block.mlp[0] * 1.0 + block.bias[1])
             low, high = float(hidden.min()), float(hidden.max())
         block = replace(block, kernel=tabulated_kernel(block.kernel, low, high))
-    device = next((t.device for t in _tensors(given)), torch.device("cpu"))
+    device = next((t.device for t in tensors(given)), torch.device("cpu"))
     p = torch.as_tensor(given["cosine"], dtype=torch.float64, device=device).expand(count)
     q: Value = 1.0
     entropy, own, participation = torch.full_like(p, torch.inf), torch.zeros_like(p), torch.zeros_like(p)
@@ -109,11 +107,6 @@ def _statistics(given: Mapping[str, Any]) -> Statistics:
     return tabulated(
         given["tokens"], largest if given["norm"] != "none" else torch.inf, given["head_dim"], shifted=shifted
     )
-
-
-def _tensors(given: Mapping[str, Any]) -> list[Tensor]:
-    values = (v for value in given.values() for v in (value if isinstance(value, tuple) else (value,)))
-    return [v for v in values if isinstance(v, Tensor)]
 
 
 def _join(parts: list[Cells], shape: torch.Size) -> Cells:

@@ -12,7 +12,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from wellcond.errors import WellcondError
+from wellcond.checked import checked, short
+from wellcond.errors import ArgumentError
 
 NODES, REACH = 65, 8.6  # of the uniform rule, which beats Gauss–Hermite on functions that level off, such as tanh
 
@@ -43,6 +44,7 @@ class Kernel:
 Activation = str | Callable[[Tensor], Tensor] | Kernel
 
 
+@checked
 def kernel(activation: Activation) -> Kernel:
     """The kernels of `"relu"`, `"gelu"`, `"erf"` in closed form, of `"tanh"` and any smooth function by quadrature.
 
@@ -54,11 +56,17 @@ def kernel(activation: Activation) -> Kernel:
         return activation
     if isinstance(activation, str):
         if activation not in _NAMED:
-            raise WellcondError(f"activation is one of {', '.join(_NAMED)} or a function; got '{activation}'")
+            raise ArgumentError(f"activation is one of {', '.join(_NAMED)} or a function; got '{activation}'")
         return _NAMED[activation]
-    if not callable(activation):
-        raise WellcondError(f"activation is a name or a function of a tensor, got {type(activation).__name__}")
-    return Kernel(_quadrature(activation), _quadrature(_derivative(activation)))
+    found = Kernel(_quadrature(activation), _quadrature(_derivative(activation)))
+    try:
+        found.moments(torch.ones((), dtype=torch.float64), torch.full((), 0.5, dtype=torch.float64))
+    except Exception as error:
+        raise ArgumentError(
+            f"activation is {', '.join(_NAMED)}, or a function of a tensor that autograd can differentiate; "
+            f"{short(activation)} raises {type(error).__name__}: {' '.join(str(error).split())[:200]}"
+        ) from error
+    return found
 
 
 def gated(gate: Kernel, ratio: float) -> Kernel:

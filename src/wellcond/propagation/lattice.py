@@ -9,14 +9,19 @@ for the highest moment.
 from __future__ import annotations
 
 import math
+from collections.abc import Callable, Sequence
 from functools import cache, lru_cache
+from typing import Annotated
 
 import torch
 from torch import Tensor
 
+from wellcond.checked import NotNegative, Range
 from wellcond.linalg import eigh
 
 STEP = 0.3
+Deviation = NotNegative
+Tokens = Annotated[float, Range(1, 2.0**80)]
 HERMITE = 40  # nodes at the fine steps; a coarse one wants five digits, for which fewer do
 LARGEST = 700.0  # beyond which exp overflows
 FLAT = -46.0  # below which e^(−e^u) is 1 to double precision
@@ -88,6 +93,26 @@ def log_probability(missing: Tensor, value: Tensor) -> Tensor:
     """The logarithm of m_0 from 1 − m_0 where that is small, else from m_0 itself."""
     small = missing < 0.5
     return torch.where(small, torch.log1p(-missing.clamp_max(0.5)), value.clamp_min(5e-324).log())
+
+
+def continued(at: Callable[[float], Sequence[float]], scale: float, gone: Sequence[bool]) -> list[float]:
+    """Averages at logits that are `1/scale` times as large as at the coldest that is integrated, scale < 1.
+
+    All of them are smooth in the temperature, which is 0 where every row is one-hot: the parabola through the values
+    at the coldest and at twice and four times its temperature.
+
+    Args:
+        at: the averages, for logits of this share of the coldest ones.
+        scale: the temperature, in units of the coldest's.
+        gone: which of them vanish with the temperature; these keep their relative precision.
+    """
+    weights = ((scale - 2) * (scale - 4) / 3, (scale - 1) * (4 - scale) / 2, (scale - 1) * (scale - 2) / 6)
+    values = zip(*(at(1 / u) for u in (1.0, 2.0, 4.0)), strict=True)
+    return [
+        sum(w * v / (u if none else 1.0) for w, v, u in zip(weights, each, (1.0, 2.0, 4.0), strict=True))
+        * (scale if none else 1.0)
+        for each, none in zip(values, gone, strict=True)
+    ]
 
 
 def lower_end(deviation: float, tokens: float, slack: float) -> float:

@@ -11,15 +11,26 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from typing import Annotated
 
 import torch
 from torch import Tensor
 
-from wellcond.errors import WellcondError
-from wellcond.propagation.lattice import gaussian, log_probability, lower_end, powers, upper_end
+from wellcond.checked import Range, checked
+from wellcond.propagation.lattice import (
+    Deviation,
+    Tokens,
+    continued,
+    gaussian,
+    log_probability,
+    lower_end,
+    powers,
+    upper_end,
+)
 
 STEP = 0.4
 COARSE = 0.65  # enough for five digits of the overlap
+COLDEST = 10.0  # deviation ÷ √(2 log T) up to which pairs are integrated, which takes its cube in time
 
 
 @dataclass(frozen=True)
@@ -35,16 +46,20 @@ class Pair:
     gradient: float
 
 
+@checked
 def exact_pair(
-    deviation: float,
-    correlation: float,
-    tokens: float,
+    deviation: Deviation,
+    correlation: Annotated[float, Range(-1, 1)],
+    tokens: Tokens,
     *,
-    second: float | None = None,
-    extra: float = 0,
-    step: float = STEP,
+    second: Deviation | None = None,
+    extra: Annotated[float, Range(0, 2.0**80)] = 0,
+    step: Annotated[float, Range(0.05, 1)] = STEP,
 ) -> Pair:
     """Two rows of T tokens.
+
+    Logits whose deviation is more than 10 √(2 log T) are continued from there; the overlap is then off by 1e-2 at most,
+    where rows are nearly equal, and by 1e-4 up to a correlation of 0.9.
 
     Args:
         deviation: s, of the logits along the first row.
@@ -58,16 +73,17 @@ def exact_pair(
     >>> round(pair.overlap, 7), round(pair.gradient, 6)
     (0.1222924, 0.067479)
     """
-    for name, value, low, high in (
-        ("tokens", tokens, 1, math.inf),
-        ("correlation", correlation, -1, 1),
-        ("deviation", deviation, 0, math.inf),
-        ("second", deviation if second is None else second, 0, math.inf),
-        ("extra", extra, 0, math.inf),
-    ):
-        if not low <= value <= high or math.isinf(value):
-            raise WellcondError(f"{name} of two rows lies between {low} and {high}, got {value}")
     first, other = deviation, deviation if second is None else second
+    scale = COLDEST * math.sqrt(2 * math.log(tokens + extra + 1)) / max(first, other, 1e-300)
+    if scale < 1:
+
+        def at(share: float) -> tuple[float, float]:
+            one, two = first * scale * share, other * scale * share
+            pair = exact_pair(one, correlation, tokens, second=two, extra=extra, step=step)
+            return pair.overlap, pair.gradient
+
+        overlap, gradient = continued(at, scale, (False, True))
+        return Pair(overlap, max(0.0, gradient))
     wide = max(9.5, math.sqrt(2 * math.log(tokens)) + 6)
     common, weights = _common(math.sqrt(abs(correlation)), max(first, other), step, wide)
     own = math.sqrt(1 - abs(correlation))

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Mapping
 from typing import Any
 
+import numpy as np
+import torch
 from torch import Tensor
 
-from wellcond.errors import WellcondError
+from wellcond.checked import short
+from wellcond.errors import ArgumentError
 from wellcond.propagation.block import Architecture
 from wellcond.propagation.kernels import kernel
 
@@ -18,6 +20,9 @@ CHOICES = {
     "loss": ("token", "pooled"),
     "theory": ("finite", "asymptotic"),
 }
+# Blocks that are kept in memory, lengths and widths that a float64 counts, and numbers that it can square twice.
+DEEPEST, LONGEST, WIDEST, LARGEST = 10_000, 2**80, 2**40, 1e60
+NUMBERS = ("beta", "value_gain", "bias", "residual_attention", "residual_mlp", "cosine", "self_bias")
 
 
 def triple(value_gain: Any) -> tuple[Any, Any, Any]:
@@ -52,46 +57,73 @@ def changed(given: Mapping[str, Any], change: Callable[[Tensor], Tensor]) -> dic
     def one(value: Any) -> Any:
         if isinstance(value, tuple):
             return tuple(map(one, value))
-        return change(value) if isinstance(value, Tensor) else value
+        return change(value) if isinstance(value, Tensor) and not value.is_complex() else value
 
     return {name: one(value) for name, value in given.items()}
 
 
+def tensors(given: Mapping[str, Any]) -> list[Tensor]:
+    """Those of the parameters that are tensors, also inside a pair or triple."""
+    parts = (part for value in given.values() for part in (value if isinstance(value, tuple) else (value,)))
+    return [part for part in parts if isinstance(part, Tensor)]
+
+
+def common_shape(given: Mapping[str, Any]) -> tuple[int, ...]:
+    """The shape that all parameters have together: of one prediction, `()`."""
+    try:
+        return np.broadcast_shapes(*(tuple(tensor.shape) for tensor in tensors(given)))
+    except ValueError as error:
+        raise ArgumentError(f"the shapes of parameters that are tensors do not go together: {error}") from error
+
+
 def doubled(given: Mapping[str, Any]) -> dict[str, Any]:
     """The parameters in double precision, in which everything is computed."""
-    return changed(given, lambda tensor: tensor.double())
+    numbers = {
+        name: float(value) if name in NUMBERS and is_number(value) and not isinstance(value, Tensor) else value
+        for name, value in given.items()
+    }
+    return changed(numbers, lambda tensor: tensor.double())
 
 
 def check(given: Mapping[str, Any]) -> None:
     """Refuse what has no meaning, before any work; numbers may be tensors of them."""
     for name, choices in CHOICES.items():
-        if given[name] not in choices:
-            raise WellcondError(f"{name} is one of {', '.join(choices)}; got {given[name]!r}")
+        if not isinstance(given[name], str) or given[name] not in choices:
+            raise ArgumentError(f"{name} is one of {', '.join(choices)}; got {short(given[name])}")
     if not isinstance(given["causal"], bool):
-        raise WellcondError(f"causal is True or False, got {given['causal']!r}")
-    for name, lowest in (("depth", 1), ("tokens", 2), ("width", 1), ("head_dim", 1)):
+        raise ArgumentError(f"causal is True or False, got {short(given['causal'])}")
+    for name, lowest, highest in (
+        ("depth", 1, DEEPEST),
+        ("tokens", 2, LONGEST),
+        ("width", 1, WIDEST),
+        ("head_dim", 1, WIDEST),
+    ):
         value, optional = given[name], name in ("width", "head_dim")
-        if not (optional and value is None) and not (_whole(value) and value >= lowest):
-            raise WellcondError(f"{name} is a whole number of at least {lowest}, got {value!r}")
+        if not (optional and value is None) and not (_whole(value) and lowest <= value <= highest):
+            raise ArgumentError(
+                f"{name} is a whole number from {lowest} to {highest:,}{' or None' * optional}; got {short(value)}"
+            )
     for name in ("beta", "bias", "residual_attention", "residual_mlp"):
         if not is_number(given[name], lambda x: x >= 0):
-            raise WellcondError(f"{name} is a number of at least 0, got {given[name]!r}")
+            raise ArgumentError(f"{name} is a number from 0 to {LARGEST:g}, got {short(given[name])}")
     for name, sizes in (("value_gain", (1, 3)), ("mlp_gain", (2,))):
         value = given[name]
         parts = value if isinstance(value, tuple) else (value,)
         if len(parts) not in sizes or not all(is_number(part, lambda x: x >= 0) for part in parts[:2]):
             shape = "a number, or three" if len(sizes) > 1 else "a pair of numbers"
-            raise WellcondError(f"{name} is {shape}, gains of at least 0; got {value!r}")
+            raise ArgumentError(f"{name} is {shape}, gains from 0 to {LARGEST:g}; got {short(value)}")
         if not all(map(is_number, parts[2:])):
-            raise WellcondError(f"{name}'s third number, the trace, is finite; got {value[2]!r}")
+            raise ArgumentError(f"{name}'s third number, the trace, is finite; got {short(value[2])}")
     if not is_number(given["self_bias"]):
-        raise WellcondError(f"self_bias is a number, got {given['self_bias']!r}")
+        raise ArgumentError(f"self_bias is a number from -{LARGEST:g} to {LARGEST:g}, got {short(given['self_bias'])}")
     least = -1 / (given["tokens"] - 1)
     if not is_number(given["cosine"], lambda x: (x >= least) & (x <= 1)):
-        raise WellcondError(
+        raise ArgumentError(
             f"cosine lies between {least:.3g}, the least that {given['tokens']} tokens can have in common, and 1; "
-            f"got {given['cosine']!r}"
+            f"got {short(given['cosine'])}"
         )
+    kernel(given["activation"])
+    common_shape(given)
 
 
 def _whole(value: Any) -> bool:
@@ -99,12 +131,13 @@ def _whole(value: Any) -> bool:
 
 
 def is_number(value: Any, holds: Callable[[Any], Any] = lambda x: True) -> bool:
-    """Whether a value is a finite number for which something holds, or a tensor of such numbers."""
+    """Whether a value is a number that can be squared, for which something holds, or a tensor of such numbers."""
     if isinstance(value, Tensor):
-        return not value.is_complex() and bool(value.isfinite().all()) and (value.numel() == 0 or _all(holds(value)))
-    return (
-        isinstance(value, (int, float)) and not isinstance(value, bool) and math.isfinite(value) and bool(holds(value))
-    )
+        if value.is_complex() or value.is_meta or value.dtype == torch.bool or not value.numel():
+            return False
+        return bool((value.abs() <= LARGEST).all()) and _all(holds(value))
+    number = isinstance(value, (int, float)) and not isinstance(value, bool)
+    return number and -LARGEST <= value <= LARGEST and bool(holds(value))
 
 
 def _all(found: bool | Tensor) -> bool:

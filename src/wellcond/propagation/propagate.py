@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from typing import Literal
+
+from wellcond.checked import checked
 from wellcond.propagation.decode import run_decoder
 from wellcond.propagation.kernels import Activation
 from wellcond.propagation.parameters import architecture, check, doubled
@@ -10,6 +13,7 @@ from wellcond.propagation.statistics import Value, asymptotic, finite
 from wellcond.propagation.verdict import Thresholds
 
 
+@checked
 def propagate(
     depth: int,
     tokens: int,
@@ -19,16 +23,16 @@ def propagate(
     bias: Value = 0.0,
     residual_attention: Value = 1.0,
     residual_mlp: Value = 1.0,
-    norm: str = "pre",
+    norm: Literal["pre", "post", "none"] = "pre",
     activation: Activation = "gelu",
     cosine: Value = 0.2,
     self_bias: Value = 0.0,
     width: int | None = None,
     head_dim: int | None = None,
-    attention: str = "softmax",
+    attention: Literal["softmax", "centred"] = "softmax",
     causal: bool = False,
-    loss: str = "token",
-    theory: str = "finite",
+    loss: Literal["token", "pooled"] = "token",
+    theory: Literal["finite", "asymptotic"] = "finite",
     thresholds: Thresholds | None = None,
 ) -> Propagation:
     """Predict similarity, entropy and gradients of a random Transformer at initialisation.

@@ -9,14 +9,25 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from typing import Annotated
 
 import torch
 from torch import Tensor
 
-from wellcond.errors import WellcondError
-from wellcond.propagation.lattice import STEP, log_probability, lower_end, powers, upper_end
+from wellcond.checked import Range, checked
+from wellcond.propagation.lattice import (
+    STEP,
+    Deviation,
+    Tokens,
+    continued,
+    log_probability,
+    lower_end,
+    powers,
+    upper_end,
+)
 
 EULER = 0.5772156649015329
+COLDEST = 256.0  # deviation up to which rows are integrated; those of larger ones are continued from there
 
 
 @dataclass(frozen=True)
@@ -60,7 +71,10 @@ def free_energy(deviation: Tensor, tokens: float) -> Tensor:
     return torch.where(deviation > frozen, deviation * frozen, log + deviation**2 / 2)
 
 
-def exact_row(deviation: float, tokens: float, shift: float = 0.0, *, step: float = STEP) -> Row:
+@checked
+def exact_row(
+    deviation: Deviation, tokens: Tokens, shift: float = 0.0, *, step: Annotated[float, Range(0.01, 1)] = STEP
+) -> Row:
     """The row of T tokens whose logits have this standard deviation, at any T from 1 to 2^80.
 
     Args:
@@ -73,12 +87,13 @@ def exact_row(deviation: float, tokens: float, shift: float = 0.0, *, step: floa
     >>> round(row.participation, 8), round(row.entropy, 7), round(row.gradient, 7)
     (0.22030399, 1.9842313, 0.1112317)
     """
-    if not (1 <= tokens < math.inf and 0 <= deviation < math.inf and math.isfinite(shift)):
-        raise WellcondError(
-            f"a row has tokens ≥ 1, a deviation ≥ 0 and a finite shift; got {tokens}, {deviation} and {shift}"
-        )
     if tokens == 1:
         return Row(1.0, 1.0, 1.0, 0.0, 1.0)
+    # Beyond this an own logit takes the row, or none of it, to all digits.
+    most = math.log(tokens) + 40 + (math.sqrt(2 * math.log(tokens)) + 10) * deviation
+    shift = max(-most, min(most, shift))
+    if deviation > COLDEST:
+        return _cold_row(deviation, tokens, shift)
     left = lower_end(deviation, tokens, 34) - max(shift, 0.0)
     right = upper_end(deviation, tokens, 46)
     # l^(T−1) falls over a width of about s/√(2 log T), and nothing else changes faster where s is large.
@@ -103,6 +118,17 @@ def exact_row(deviation: float, tokens: float, shift: float = 0.0, *, step: floa
     log_z = float(short.sum() - short[-1] / 2) * step - float(tau[-1]) - EULER
     entropy = log_z - shift * own - deviation**2 * (1 - own_square - other_squares)
     return Row(own_square + other_squares, cube, float(square.sum()) * step / 6, entropy, own)
+
+
+def _cold_row(deviation: float, tokens: float, shift: float) -> Row:
+    """A row of larger logits than are integrated: what is missing to a one-hot row falls with the temperature."""
+
+    def at(share: float) -> tuple[float, ...]:
+        row = exact_row(COLDEST * share, tokens, shift / deviation * COLDEST * share)
+        return 1 - row.participation, 1 - row.cube, 1 - row.square, row.entropy, row.own
+
+    y, cube, square, entropy, own = continued(at, COLDEST / deviation, (True, True, True, True, False))
+    return Row(1 - y, 1 - cube, 1 - square, max(0.0, entropy), own)
 
 
 def asymptotic_row(deviation: float, tokens: float) -> Row:

@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch import Tensor
+from tqdm.auto import tqdm
 
+from wellcond.checked import File, checked
 from wellcond.errors import WellcondError
 from wellcond.propagation.block import Architecture, State, cosine_of, forward, transfer, weight_gradients
 from wellcond.propagation.statistics import Statistics, Value
-from wellcond.propagation.verdict import Thresholds, checked, phases, words
+from wellcond.propagation.verdict import Thresholds, phases, words
 from wellcond.tabular import ResultTable, Tabular
 
 
@@ -98,7 +99,8 @@ class Propagation(Tabular):
         said = [f"{index}: {each}" if len(verdicts) > 1 else each for index, each in enumerate(verdicts)]
         return ResultTable([shown[name] for name in header], cells, notes=said)
 
-    def plot(self, path: str | os.PathLike[str] | None = None) -> Any:
+    @checked
+    def plot(self, path: File | None = None) -> Any:
         """Similarity, entropy and gradients against depth as a matplotlib figure, also written to a file."""
         from wellcond.report.propagation import propagation_figure
 
@@ -135,7 +137,7 @@ def run(
     q: Value = torch.as_tensor(size, dtype=torch.float64)
     states: list[State] = []
     streams = [(q, p)]
-    for block in blocks:
+    for block in tqdm(blocks, desc="blocks", leave=False, delay=3):
         q, p, state = forward(q, p, block, statistics)
         _check_stream(state.raw_end, block.norm, len(states))
         states.append(state)
@@ -172,7 +174,7 @@ def run(
         value_gradient=layers([g.value for g in gradients]),
         mlp_gradient=torch.stack([layers([g.mlp[i] for g in gradients]) for i in (0, 1)], 1),
         stream_gradient=back_first,
-        phase=phases(cosines[-1], entropy.amin(0), own.amax(0), rate, checked(thresholds)),
+        phase=phases(cosines[-1], entropy.amin(0), own.amax(0), rate, thresholds or Thresholds()),
     )
 
 

@@ -5,13 +5,15 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from enum import StrEnum
-from typing import Any
+from typing import Annotated, Any
 
 from torch import Tensor
 
-from wellcond.errors import WellcondError
+from wellcond.checked import Range, Share, checked
+
+Limit = Annotated[float, Range(0, infinite=True)]
 
 
 class Severity(StrEnum):
@@ -56,6 +58,7 @@ WORDS = {
 }
 
 
+@checked
 @dataclass(frozen=True)
 class Thresholds:
     """Where a quantity begins to be called wrong.
@@ -79,21 +82,14 @@ class Thresholds:
     ('trainable', 'entropy collapse')
     """
 
-    cosine: float = 0.99
-    entropy: float = 0.1
-    gradient: float = 6.0
-    own: float = 0.5
-    uniform: float = 0.999
-    logit: float = 100.0
-    weight: float = 1e4
-    jacobian: float = 1e8
-
-    def __post_init__(self) -> None:
-        """Refuse what nothing can be compared with."""
-        for field in fields(self):
-            value = getattr(self, field.name)
-            if not isinstance(value, (int, float)) or isinstance(value, bool) or value != value:
-                raise WellcondError(f"Thresholds({field.name}=…) is a number, got {value!r}")
+    cosine: Share = 0.99
+    entropy: Share = 0.1
+    gradient: Limit = 6.0
+    own: Share = 0.5
+    uniform: Limit = 0.999
+    logit: Limit = 100.0
+    weight: Limit = 1e4
+    jacobian: Limit = 1e8
 
     # Each takes a number or a tensor of them, so that a prediction and a measurement are judged by the same line.
 
@@ -116,13 +112,6 @@ class Thresholds:
     def self_attending(self, own: Any) -> Any:
         """Whether tokens attend to themselves."""
         return own > self.own
-
-
-def checked(thresholds: Thresholds | None) -> Thresholds:
-    """The thresholds that are meant, the usual ones for None."""
-    if thresholds is not None and not isinstance(thresholds, Thresholds):
-        raise WellcondError(f"thresholds is a wc.Thresholds or None, got {thresholds!r}")
-    return thresholds or Thresholds()
 
 
 def phases(cosine: Tensor, entropy: Tensor, own: Tensor, growth: Tensor, limits: Thresholds) -> Tensor:

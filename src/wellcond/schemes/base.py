@@ -5,7 +5,6 @@ from __future__ import annotations
 import dataclasses
 import fnmatch
 import importlib.metadata
-import types
 import typing
 from collections.abc import Callable, Container, Iterator, Mapping
 from dataclasses import dataclass
@@ -15,6 +14,7 @@ from torch import Tensor
 
 from wellcond.attention.find import AttentionLayers
 from wellcond.attention.view import AttentionLayer, Projection
+from wellcond.checked import REFUSED, checked, kind_of, short
 from wellcond.draw import Draw
 from wellcond.errors import SchemeError
 from wellcond.schemes.laws import Law
@@ -192,6 +192,7 @@ class SchemeInfos(Tabular, list[SchemeInfo]):
         return ResultTable(["scheme", "what it does"], [[info.name, info.summary] for info in self])
 
 
+@checked
 def schemes(pattern: str = "*") -> SchemeInfos:
     """List the schemes whose name matches a shell pattern, with citation, options and their defaults.
 
@@ -260,37 +261,26 @@ def make(name: str, options: Mapping[str, Any]) -> Scheme:
     absent = [option for option, default in known.items() if default is REQUIRED and option not in options]
     if absent:
         raise SchemeError(f"'{name}' needs {', '.join(absent)}: wc.init_(model, '{name}', {absent[0]}=…)")
-    hints = typing.get_type_hints(cls)
-    for option, value in options.items():
-        _check_option(name, option, value, hints[option])
-    return cls(**options)
+    hints = typing.get_type_hints(cls, include_extras=True)
+    return cls(**{option: _option(name, option, value, hints[option]) for option, value in options.items()})
 
 
 def check_fields(scheme: Scheme) -> None:
     """Refuse a scheme object whose fields hold what the options do not take."""
     if scheme.name in _SCHEMES:
-        hints = typing.get_type_hints(type(scheme))
+        hints = typing.get_type_hints(type(scheme), include_extras=True)
         for field in _fields(type(scheme)):
-            _check_option(scheme.name, field.name, getattr(scheme, field.name), hints[field.name])
+            _option(scheme.name, field.name, getattr(scheme, field.name), hints[field.name])
 
 
-def _check_option(name: str, option: str, value: Any, hint: Any) -> None:
-    """Check a value against a field's annotation: literals by value, numbers finite, the rest by type."""
-    if hint is Any:
-        return
-    allowed = typing.get_args(hint) if typing.get_origin(hint) is not None else (hint,)
-    if typing.get_origin(hint) is typing.Literal:
-        if not isinstance(value, (str, int, float)) or value not in allowed:
-            raise SchemeError(f"'{name}' takes {option} in {', '.join(map(repr, allowed))}; got {value!r}")
-        return
-    if isinstance(typing.get_origin(hint), type) and typing.get_origin(hint) is not types.UnionType:
-        allowed = (typing.get_origin(hint),)  # a container: its items are the scheme's own affair
-    kinds = tuple(t for t in allowed if isinstance(t, type))
-    if float in kinds:
-        kinds += (int,)
-    if kinds and (not isinstance(value, kinds) or (isinstance(value, bool) and bool not in kinds)):
-        names = " or ".join("nothing" if t is type(None) else t.__name__ for t in kinds)
-        raise SchemeError(f"'{name}' takes {option} as {names}; got {value!r}")
+def _option(name: str, option: str, value: Any, hint: Any) -> Any:
+    """A value as a field takes it; refuse what its annotation does not allow."""
+    kind = kind_of(hint)
+    taken = value if kind is None else kind.take(value)
+    if taken is REFUSED:
+        assert kind is not None
+        raise SchemeError(f"'{name}' takes {option} as {kind.words}; got {short(value)}")
     # Larger numbers leave the range of float32, in which weights are drawn.
-    if float in kinds and isinstance(value, (int, float)) and not abs(value) < 1e38:
-        raise SchemeError(f"'{name}' takes a finite {option}, below 1e38; got {str(value)[:40]}")
+    if isinstance(taken, (int, float)) and not abs(taken) < 1e38:
+        raise SchemeError(f"'{name}' takes a finite {option}, below 1e38; got {short(value)}")
+    return taken

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
-from typing import Any, TypeGuard
+from typing import Annotated, Any, TypeGuard
 
 from torch import Tensor, nn
 
@@ -15,7 +15,10 @@ from wellcond.errors import SchemeError
 from wellcond.schemes.base import Laws, Scheme, Target, check_fields, make
 
 SchemeFunction = Callable[[AttentionLayer, Draw], Mapping[str, Tensor]]
-SchemeLike = str | Scheme | SchemeFunction | Mapping[str, Any]
+SchemeLike = Annotated[
+    str | Scheme | SchemeFunction | Mapping[str, Any],
+    "a name (a string), a Scheme, a function of a layer and its draws, or a dict by letters of roles: q, k, v, o",
+]
 _LETTERS = {role[0]: role for role in ROLES}
 
 

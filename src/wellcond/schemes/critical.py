@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import math
-import warnings
 from dataclasses import dataclass
 from functools import lru_cache
 
 from wellcond.attention.view import AttentionLayer
+from wellcond.callers import warn_user
 from wellcond.errors import SchemeError
 from wellcond.propagation.diagram import window
 from wellcond.schemes.base import Laws, Scheme, missing, register
@@ -78,11 +78,12 @@ def trainable_beta(layer: AttentionLayer, tokens: int) -> float:
     norm = block.norm_position or "pre"
     found = _window(tokens, block.depth, norm, *gains)
     if found is None:
-        warnings.warn(
-            f"the theory has no β with which a {norm}-norm stack of {block.depth} blocks trains on {tokens} tokens "
-            f"with gains {gains[0]:g} of W_V W_O and {gains[1]:g}, {gains[2]:g} of the MLP as they are: lower them "
-            f"first. {visible(layer.name)} gets β = {USUAL}",
-            stacklevel=2,
+        warn_user(
+            UserWarning(
+                f"the theory has no β with which a {norm}-norm stack of {block.depth} blocks trains on {tokens} tokens "
+                f"with gains {gains[0]:g} of W_V W_O and {gains[1]:g}, {gains[2]:g} of the MLP as they are: lower them "
+                f"first. {visible(layer.name)} gets β = {USUAL}",
+            )
         )
         return USUAL
     low, high = found

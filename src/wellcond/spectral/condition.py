@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import math
-import warnings
 from typing import Any, Literal
 
 from torch import nn
 
 from wellcond.attention.find import attention_layers
+from wellcond.callers import warn_user
+from wellcond.checked import checked
 from wellcond.draw import neutral
 from wellcond.errors import SchemeError
 from wellcond.initialise import LayerFilter
@@ -41,6 +42,7 @@ METHODS: dict[str, type[Conditioning]] = {
 }
 
 
+@checked
 @neutral()
 def condition_(
     model: nn.Module,
@@ -136,10 +138,11 @@ def _warn(handle: Conditioning) -> None:
         worst = max(failing, key=lambda head: head.sigma_max)
         names = ", ".join(f"{head.layer} {head.role} head {head.head}" for head in failing[:3])
         more = f" and {len(failing) - 3} more" if len(failing) > 3 else ""
-        warnings.warn(
-            f"Theorem 3.8 promises nothing for {visible(names)}{more}: the strength is not above σ_max(W), up to "
-            f"{worst.sigma_max:.3g}; κ may rise. See summary()",
-            stacklevel=4,
+        warn_user(
+            UserWarning(
+                f"Theorem 3.8 promises nothing for {visible(names)}{more}: the strength is not above σ_max(W), up to "
+                f"{worst.sigma_max:.3g}; κ may rise. See summary()",
+            )
         )
     if handle.chosen:
         return  # so that attention does not start one-hot
@@ -150,11 +153,12 @@ def _warn(handle: Conditioning) -> None:
     hot, row = found[0], found[0].row()
     strength = max(abs(handle.strength.get(role, 0.0)) for role in ("query", "key"))
     half, most = (largest(moments, level, 1.0) * strength for level in (Thresholds().own, ONE_HOT))
-    warnings.warn(
-        f"attention starts one-hot: {visible(hot.layer)} head {hot.head} gives {row.own:.0%} to a token's own "
-        f"column, entropy {row.entropy / math.log(TOKENS):.2g} log T (logit with itself {hot.mean:.3g}, {TOKENS} "
-        f"tokens of cosine {COSINE:g}), so queries and keys get no gradient. Half of it goes there from strength "
-        f"{half:.3g} on; the largest strength for query and key that keeps every head below {ONE_HOT:.0%} is "
-        f"{most:.3g}",
-        stacklevel=4,
+    warn_user(
+        UserWarning(
+            f"attention starts one-hot: {visible(hot.layer)} head {hot.head} gives {row.own:.0%} to a token's own "
+            f"column, entropy {row.entropy / math.log(TOKENS):.2g} log T (logit with itself {hot.mean:.3g}, {TOKENS} "
+            f"tokens of cosine {COSINE:g}), so queries and keys get no gradient. Half of it goes there from strength "
+            f"{half:.3g} on; the largest strength for query and key that keeps every head below {ONE_HOT:.0%} is "
+            f"{most:.3g}",
+        )
     )

@@ -14,6 +14,7 @@ from torch.utils.hooks import RemovableHandle
 
 from wellcond.attention.paths import resolve
 from wellcond.attention.view import AttentionLayer
+from wellcond.checked import Count, checked
 from wellcond.errors import InapplicableError, SchemeError
 from wellcond.linalg import singular_values
 from wellcond.rules import computing
@@ -191,7 +192,8 @@ class TokenConditioning(Conditioning):
             str(self), tuple(measure(self._hook.name, "tokens", singular_values(seen), after, [2.0] * len(seen)))
         )
 
-    def cost(self, tokens: int = 197) -> Cost:
+    @checked
+    def cost(self, tokens: Count = 197) -> Cost:
         """With m = min(N, D) and n = max(N, D): Gram matrix and factor `6 m² n`, its inverse root up to `100 m³`."""
         width = self._hook.width if self._hook else 0
         small, large = sorted((tokens, width))

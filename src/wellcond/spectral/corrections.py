@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Hashable, Iterator, Mapping, Sequence
-from os import PathLike
 from time import perf_counter
 from typing import Any
 
@@ -13,6 +12,7 @@ from torch.utils.flop_counter import FlopCounterMode
 
 from wellcond.attention.find import AttentionLayers
 from wellcond.attention.storage import HALF, assign_, full
+from wellcond.checked import Count, Folder, checked
 from wellcond.errors import CheckpointError, InapplicableError, SchemeError, WeightError
 from wellcond.files import load_weights_
 from wellcond.linalg import singular_values
@@ -187,6 +187,7 @@ class WeightConditioning(Conditioning):
             unmark_(weight.owner, weight.name)
         self._drop()
 
+    @checked
     def strength_(self, strength: Strength) -> None:
         """Another strength for the same W."""
         if self.strength_default is None:
@@ -218,7 +219,8 @@ class WeightConditioning(Conditioning):
 
     # State.
 
-    def load_weights_(self, weights: str | PathLike[str] | Mapping[str, Tensor], as_original: bool = False) -> None:
+    @checked
+    def load_weights_(self, weights: Folder | Mapping[str, Tensor], as_original: bool = False) -> None:
         """See `Conditioning.load_weights_`."""
         load_weights_(self.model, weights, as_original=as_original)
 
@@ -236,6 +238,7 @@ class WeightConditioning(Conditioning):
             state["rules"] = {weight.path: self._live_rule(weight).state() for weight in self.weights}
         return state
 
+    @checked
     @torch.no_grad()
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Continue where another process stopped: same method, mode, strength and model, or nothing is changed."""
@@ -281,7 +284,8 @@ class WeightConditioning(Conditioning):
         found.sort(key=lambda head: order[head.layer])
         return Summary(str(self), tuple(found))
 
-    def cost(self, tokens: int = 197) -> Cost:
+    @checked
+    def cost(self, tokens: Count = 197) -> Cost:
         """See `Conditioning.cost`. Live weights are measured once: the rule is applied to every parameter."""
         shapes = [part.projection.shape for weight in self.weights for part in weight.parts]
         entries = sum(h * w * d for h, w, d in shapes)

@@ -11,6 +11,7 @@ from torch import nn
 
 from wellcond.attention.find import AttentionLayers
 from wellcond.attention.paths import unwrap
+from wellcond.checked import Count, Folder, checked
 from wellcond.errors import CheckpointError, InapplicableError
 from wellcond.spectral.cost import Cost
 from wellcond.spectral.guarantee import Summary
@@ -71,6 +72,7 @@ class Conditioning:
         """Condition the model."""
         raise NotImplementedError
 
+    @checked
     def attach(self, optimizer: Any) -> Self:
         """Have an optimizer train W inside W + C (weight decay pulls W + C towards C); a live weight needs nothing.
 
@@ -79,10 +81,12 @@ class Conditioning:
         """
         return self
 
+    @checked
     def concerns(self, optimizer: Any) -> bool:
         """Whether `attach` has anything to do for an optimizer, one of several of a model."""
         return False
 
+    @checked
     def after_step(self, optimizer: Any = None) -> None:
         """Instead of `attach`, in a loop that would rather say so at each step."""
 
@@ -90,7 +94,8 @@ class Conditioning:
         """κ of W and of what is used instead, per head, and whether the guarantee holds; prints as a table."""
         raise NotImplementedError
 
-    def cost(self, tokens: int = 197) -> Cost:
+    @checked
+    def cost(self, tokens: Count = 197) -> Cost:
         """What the conditioning costs, by formula and measured; prints as a table.
 
         Args:
@@ -106,6 +111,7 @@ class Conditioning:
         """The opposite of `fold_`: store W again."""
         raise self._refused("unfold_")
 
+    @checked
     def strength_(self, strength: Any) -> None:
         """Change the strength; W stays."""
         raise self._refused("strength_")
@@ -114,7 +120,8 @@ class Conditioning:
         """Give the model its own weights back."""
         raise NotImplementedError
 
-    def load_weights_(self, weights: Any, as_original: bool = False) -> None:
+    @checked
+    def load_weights_(self, weights: Folder | Mapping[str, Any], as_original: bool = False) -> None:
         """Load the model's weights: what is used or, with `as_original=True`, W; all of them or none.
 
         Args:
@@ -135,6 +142,7 @@ class Conditioning:
             "options": dict(self.options),
         }
 
+    @checked
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Continue where another process stopped, before or after `model.load_state_dict`.
 

@@ -8,7 +8,6 @@ entries where C is not zero have the mean of their neighbours in W, and another 
 from __future__ import annotations
 
 import math
-import warnings
 from dataclasses import dataclass
 from typing import TypeVar
 
@@ -16,6 +15,7 @@ import torch
 from torch import Tensor
 
 from wellcond.attention.storage import full
+from wellcond.callers import warn_user
 from wellcond.errors import SchemeError, WeightError
 from wellcond.spectral.corrections import WeightConditioning
 from wellcond.spectral.marks import Record, held
@@ -80,10 +80,11 @@ def _as_recorded(handle: H, record: Record, safe: bool) -> H:
             "condition with the arguments of then, after which c.strength_(…) and c.remove_() change it, or say "
             "as_original=True to add to what is there"
         )
-    warnings.warn(
-        f"the weights hold W + C of {record} already, by the mark that their file or their original left, so nothing "
-        "was added (as_original=True adds it all the same, as_original=False says that you know)",
-        stacklevel=5,
+    warn_user(
+        UserWarning(
+            f"the weights hold W + C of {record} already, by the mark that their file or their original left, so nothing "
+            "was added (as_original=True adds it all the same, as_original=False says that you know)",
+        )
     )
     return handle
 

@@ -14,6 +14,7 @@ from wellcond.attention.find import AttentionLayers, attention_layers
 from wellcond.attention.paths import join, resolve, unwrap, walk
 from wellcond.attention.storage import split
 from wellcond.attention.view import AttentionLayer
+from wellcond.checked import checked
 from wellcond.errors import InapplicableError
 from wellcond.initialise import LayerFilter
 from wellcond.spectral.trained import check_unwrapped
@@ -102,6 +103,7 @@ class WithoutLayerNorm(Tabular):
         return f"<WithoutLayerNorm: {len(self.replaced)} norms{'' if self.active else ', undone'}>"
 
 
+@checked
 def without_layernorm(model: nn.Module, layers: LayerFilter = None, *, final: bool = False) -> WithoutLayerNorm:
     """Replace the layer norms of every attention block by the identity, in place.
 

@@ -12,6 +12,7 @@ from torch import Tensor
 
 from wellcond.attention.layouts import Layout, as_matrix
 from wellcond.attention.storage import WIDE, full
+from wellcond.checked import short
 from wellcond.errors import CheckpointError, SchemeError
 from wellcond.linalg import svd
 from wellcond.polar import polar_rows
@@ -176,7 +177,7 @@ class PolarConditioning(WeightConditioning):
         super().__init__(*arguments)
         every = self.options["every"]
         if not isinstance(every, int) or isinstance(every, bool) or every < 1:
-            raise SchemeError(f"every is a number of steps, 1 or more; got {every!r}")
+            raise SchemeError(f"every is a number of steps, 1 or more; got {short(every)}")
 
     def check_strength(self, weights: Sequence[Weight]) -> None:
         """Positive, and not lost beside 1."""

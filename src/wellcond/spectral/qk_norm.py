@@ -14,6 +14,7 @@ from torch import Tensor, nn
 from wellcond.attention.paths import resolve
 from wellcond.attention.storage import split
 from wellcond.attention.view import AttentionLayer
+from wellcond.checked import Count, checked
 from wellcond.errors import InapplicableError, SchemeError, WeightError
 from wellcond.linalg import singular_values
 from wellcond.live import stored_weight
@@ -164,7 +165,8 @@ class QkNormConditioning(Conditioning):
                 found += measure(layer.name, role, singular_values(heads), heads, None)
         return Summary(str(self), tuple(found))
 
-    def cost(self, tokens: int = 197) -> Cost:
+    @checked
+    def cost(self, tokens: Count = 197) -> Cost:
         """`c N d` FLOPs for each head and role, with c = 8 (layer) or 4 (rms, l2) operations per number."""
         shapes = [p.shape for layer in self.layers for _, p in layer.projections("query", "key", "value")]
         normed = [p.shape for layer in self.layers for _, p in layer.projections(*self.strength)]

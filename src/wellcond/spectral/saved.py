@@ -11,6 +11,7 @@ from typing import Any
 
 from torch import Tensor
 
+from wellcond.checked import File, checked
 from wellcond.checkpoint import open_file, refuse_pickle
 from wellcond.errors import CheckpointError
 from wellcond.files import file_target, write_named
@@ -22,7 +23,8 @@ TENSOR = "$tensor"  # in the JSON, {TENSOR: name} stands for a tensor of the fil
 PLAIN = (str, int, float, bool, type(None))
 
 
-def save_state(handle: Conditioning, path: str | os.PathLike[str]) -> None:
+@checked
+def save_state(handle: Conditioning, path: File) -> None:
     """Write what a bit-exact continuation needs beside the model's and the optimizer's state.
 
     The file appears whole or not at all; for a sharded model every rank calls.
@@ -43,7 +45,8 @@ def save_state(handle: Conditioning, path: str | os.PathLike[str]) -> None:
     write_state(handle.state_dict(), path)
 
 
-def load_state_(handle: Conditioning, path: str | os.PathLike[str]) -> None:
+@checked
+def load_state_(handle: Conditioning, path: File) -> None:
     """Continue from a file of `save_state`, before or after the model's weights are loaded.
 
     Args:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Callable, Collection, Iterator, Mapping
 from types import MappingProxyType
 from typing import Any, Self
@@ -14,6 +13,8 @@ from torch.optim import Optimizer
 
 from wellcond.attention.layouts import Layout
 from wellcond.attention.storage import HALF
+from wellcond.callers import warn_user
+from wellcond.checked import checked, short
 from wellcond.errors import CheckpointError, OptimizerError, SchemeError, WeightError
 from wellcond.spectral.corrections import WeightConditioning
 from wellcond.spectral.folded import FoldedWeight
@@ -40,8 +41,9 @@ class ShiftConditioning(WeightConditioning):
 
     def __init__(self, *arguments: Any) -> None:
         super().__init__(*arguments)
-        if self.placement not in ("head", "layer"):
-            raise SchemeError(f"placement is 'head' or 'layer', got {self.placement!r}")
+        place = self.options["placement"]
+        if not isinstance(place, str) or place not in ("head", "layer"):
+            raise SchemeError(f"placement is 'head' or 'layer', got {short(place)}")
         self._folded: list[FoldedWeight] = []
         self._attached: WeakSet[Optimizer] = WeakSet()
         self._expected: WeakSet[Optimizer] = WeakSet()  # stepped without attach; after_step may still come
@@ -236,11 +238,12 @@ class ShiftConditioning(WeightConditioning):
             reason = str(error)
         if reason:
             self._forgotten.add(optimizer)
-            warnings.warn(
-                f"{type(optimizer).__name__} decays weights that hold W + C, so it pulls them towards zero instead of "
-                f"towards C: {reason}; call c.attach(optimizer) on what wc.condition_ returned, once, or "
-                "c.after_step(optimizer) after each step",
-                stacklevel=2,
+            warn_user(
+                UserWarning(
+                    f"{type(optimizer).__name__} decays weights that hold W + C, so it pulls them towards zero instead of "
+                    f"towards C: {reason}; call c.attach(optimizer) on what wc.condition_ returned, once, or "
+                    "c.after_step(optimizer) after each step",
+                )
             )
         return not reason
 
@@ -253,6 +256,7 @@ class ShiftConditioning(WeightConditioning):
             state["entries"] = {folded.weight.path: folded.gathered().clone() for folded in self._folded}
         return state
 
+    @checked
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """See `Conditioning.load_state_dict`; a strength that was chosen here becomes that of the state."""
         with all_or_nothing(self, "all" if self.mode == "live" else "corrected"):
@@ -282,8 +286,9 @@ class ShiftConditioning(WeightConditioning):
             folded.check_state(saved[folded.weight.path])
         twice = [folded.weight.path for folded in self._folded if folded.restore(saved[folded.weight.path])]
         if twice:
-            warnings.warn(
-                f"'{twice[0]}' held W + C when the model was conditioned, and the state shows that C was added once "
-                "more: W + C was put back",
-                stacklevel=4,
+            warn_user(
+                UserWarning(
+                    f"'{twice[0]}' held W + C when the model was conditioned, and the state shows that C was added once "
+                    "more: W + C was put back",
+                )
             )

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from types import MappingProxyType
 from typing import Any, Self
 
@@ -12,6 +11,7 @@ from torch.distributed.tensor import DTensor
 
 from wellcond.attention.layouts import Layout
 from wellcond.attention.storage import WIDE, assign_, full
+from wellcond.checked import short
 from wellcond.errors import InapplicableError, SchemeError
 from wellcond.linalg import leading_triples
 from wellcond.rules import computing
@@ -177,8 +177,8 @@ class SigmaReparamConditioning(WeightConditioning):
         if per not in ("matrix", "head"):
             raise SchemeError(f"per is 'matrix' or 'head', got {per!r}")
         number = isinstance(gain, (int, float)) and not isinstance(gain, bool)
-        if gain != "initial" and not (number and math.isfinite(gain) and gain > 0):
-            raise SchemeError(f"gain is 'initial' or a positive number, got {gain!r}")
+        if not (number and 0 < gain < 1e38) and not (isinstance(gain, str) and gain == "initial"):
+            raise SchemeError(f"gain is 'initial' or a positive number below 1e38, got {short(gain)}")
 
     def check(self) -> None:
         """Every spectral norm can be divided by, and the model takes further parameters."""

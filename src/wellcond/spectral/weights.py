@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Annotated
 
 import torch
 from torch import Tensor, nn
@@ -14,11 +15,13 @@ from wellcond.attention.layouts import Layout
 from wellcond.attention.paths import resolve
 from wellcond.attention.storage import fetch, full, refusal, split
 from wellcond.attention.view import AttentionLayer, Projection
+from wellcond.checked import Range
 from wellcond.errors import SchemeError, WeightError
 from wellcond.live import live_rules, stored_weight
 
 ROLES = ("query", "key", "value")
-Strength = float | Mapping[str, float]
+Number = Annotated[float, Range(-1e30, 1e30)]  # beyond, W + C leaves the range of float32
+Strength = Annotated[Number | Mapping[str, Number], "a finite number below 1e30, or a dict of them by role"]
 
 
 @dataclass(frozen=True)
