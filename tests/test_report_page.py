@@ -281,6 +281,20 @@ def test_verdicts_come_worst_first(browser: Browser, tmp_path: Path) -> None:
         assert column(page, "finding") == ["ill conditioned"]
 
 
+def test_names_that_do_not_fit_lose_what_all_share(browser: Browser, tmp_path: Path) -> None:
+    data = graded()
+    for index, layer in enumerate(data["layers"]):
+        layer["name"] = f"model.decoder.layers.{index}.self_attention"
+    with opened(browser, diagnosis_page(data), tmp_path / "d.html") as page:
+        page.locator("#map .yaxislayer-above text:text-is('layers.2')").wait_for()  # longer than there is room for
+        for layer in data["layers"]:
+            layer["name"] = layer["name"].removeprefix("model.decoder.")
+    with opened(browser, diagnosis_page(data), tmp_path / "d.html") as page:
+        page.locator("#map .yaxislayer-above text:text-is('layers.2.self_attention')").wait_for()
+        page.set_viewport_size({"width": 390, "height": 844})
+        page.locator("#map .yaxislayer-above text:text-is('layers.2')").wait_for()
+
+
 def test_concerns_of_a_layer_are_shown_with_their_heads(browser: Browser, tmp_path: Path) -> None:
     data = graded()
     first, second, third = data["layers"]
@@ -327,6 +341,11 @@ def test_nothing_is_wider_than_the_screen(browser: Browser, tmp_path: Path, widt
             "['xaxis', 'xaxis2'].map((name) => document.querySelector('#overview').layout[name].domain[0])"
         )
         assert (domains[0] == domains[1]) == (width < 960)  # one below another where there is no room beside
+        page.select_option("#quantity", label="κ(J)")
+        assert (drawn(page, "#map")[0]["colorbar"].get("orientation") == "h") == (width < 500)  # not beside a small map
+        cells = page.locator("#map .nsewdrag").bounding_box()
+        assert cells is not None
+        assert cells["width"] > 0.4 * min(width, 900)
 
 
 def test_something_is_to_be_seen(page: Page) -> None:
