@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import doctest
 import importlib
-import importlib.util
 import json
 import os
 import re
@@ -114,23 +113,6 @@ def test_the_matrix_page_is_current() -> None:
 def test_the_citation_has_the_version_of_the_package() -> None:
     version = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["version"]
     assert f"\nversion: {version}\n" in (ROOT / "CITATION.cff").read_text()
-
-
-@pytest.mark.parametrize(
-    ("tex", "shown"),
-    [
-        (r"W_Q^i", "<i>W</i><sub><i>Q</i></sub><sup><i>i</i></sup>"),
-        (r"\sqrt{2/(D + D_{ff})}", '√<span class="root">2/(<i>D</i> + <i>D</i><sub>ff</sub>)</span>'),
-        (r"a &lt; \text{fan}_{in}", "<i>a</i> &lt; fan<sub>in</sub>"),
-    ],
-)
-def test_formulas_become_html(tex: str, shown: str) -> None:
-    spec = importlib.util.spec_from_file_location("hooks", ROOT / "docs" / "hooks.py")
-    assert spec is not None
-    assert spec.loader is not None
-    hooks = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(hooks)
-    assert hooks.formula(tex, "a page") == f'<span class="math">{shown}</span>'
 
 
 def test_the_table_of_published_numbers_is_the_one_that_the_command_prints(monkeypatch: pytest.MonkeyPatch) -> None:
