@@ -25,6 +25,7 @@ SKIP = r"(?P<skip><!-- not run: [^\n]+ -->\n)?"
 BLOCK = re.compile(SKIP + r"^```(?P<language>\w+)\n(?P<body>.*?)^```$", re.DOTALL | re.MULTILINE)
 OUTPUT = re.compile(r"\n\n```text\n(?P<body>.*?)^```$", re.DOTALL | re.MULTILINE)
 PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").glob("*.md"))]
+NOTEBOOKS = sorted((ROOT / "docs").glob("*.ipynb"))
 END = "\x1e"  # printed after each step
 DRIVER = """
 import json, runpy, sys
@@ -43,8 +44,12 @@ for step in json.load(open("steps.json")):
 
 
 def steps(page: Path) -> Iterator[tuple[str | list[str], str]]:
-    """Yield each example of a page, a Python block or a command, with the output shown after it ("" for none)."""
+    """Yield each example of a page, Python code or a command, with the output shown after it ("" for none)."""
     text = page.read_text()
+    if page in NOTEBOOKS:
+        cells = ("".join(cell["source"]) for cell in json.loads(text)["cells"] if cell["cell_type"] == "code")
+        yield from ((re.sub(r"^%.*", "", cell, flags=re.MULTILINE), "") for cell in cells)  # % is for the kernel
+        return
     for block in BLOCK.finditer(text):
         if block["skip"]:
             continue
@@ -58,7 +63,7 @@ def steps(page: Path) -> Iterator[tuple[str | list[str], str]]:
                 yield shlex.split(line, comments=True), shown
 
 
-@pytest.mark.parametrize("page", [page for page in PAGES if list(steps(page))], ids=lambda page: page.stem)
+@pytest.mark.parametrize("page", [page for page in PAGES + NOTEBOOKS if list(steps(page))], ids=lambda page: page.stem)
 def test_examples_run_and_print_what_they_show(page: Path, tmp_path: Path) -> None:
     examples = list(steps(page))
     (tmp_path / "steps.json").write_text(json.dumps([step for step, _ in examples]))

@@ -108,6 +108,5 @@ def test_examples_of_the_api_page_are_code(page: Page, address: str) -> None:
 
 
 def test_a_search_finds_a_function(page: Page, address: str) -> None:
-    page.goto(address)
-    page.locator("input.md-search__input").fill("check_propagation")
+    page.goto(f"{address}?q=check_propagation")
     page.locator("a.md-search-result__link[href*='#wellcond.check_propagation']").wait_for(state="attached")
