@@ -21,9 +21,10 @@ COMPLETE = ".complete"  # written after a build without warnings
 
 def built(shared: Path) -> Path:
     """The folder of the site: what `make docs` built, or, where sources are newer, one that all processes share."""
-    sources = [ROOT / "mkdocs.yml", *(ROOT / "docs").rglob("*"), *(ROOT / "src").rglob("*.py")]
+    files = [ROOT / "mkdocs.yml", *(ROOT / "docs").rglob("*"), *(ROOT / "src").rglob("*")]
+    sources = [path for path in files if path.is_file() and path.parent.name != "__pycache__"]
     mark = KEPT / COMPLETE
-    if mark.exists() and mark.stat().st_mtime > max(path.stat().st_mtime for path in sources if path.is_file()):
+    if mark.exists() and mark.stat().st_mtime > max(path.stat().st_mtime for path in sources):
         return KEPT
     with FileLock(shared / "site.lock"):
         folder = shared / "site"
