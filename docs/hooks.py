@@ -1,22 +1,21 @@
-"""What the pages take from the code when the site is built: the list of schemes, and formulas as plain HTML."""
+"""What the site takes from the code when it is built: the list of schemes, and the pages of kept comparisons."""
 
 from __future__ import annotations
 
-import html
 import json
-import logging
-import re
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import torch
 from mkdocs.structure.files import File
 
 import wellcond as wc
 from wellcond.report.comparison_page import comparison_page
 
-log = logging.getLogger("mkdocs.hooks.wellcond")
+torch.set_num_threads(1)  # products are small here: two threads wait for each other more than they compute
+
 SECTION = """\
 ## `{name}` {{ #{name} }}
 
@@ -38,11 +37,6 @@ def on_page_markdown(markdown: str, page: Any, **_: Any) -> str:
     if page.file.src_uri == "schemes.md":
         markdown = markdown.replace("<!-- table -->", scheme_table()).replace("<!-- sections -->", scheme_sections())
     return markdown
-
-
-def on_page_content(content: str, page: Any, **_: Any) -> str:
-    """Set formulas in HTML: the pages need no script and no network."""
-    return re.sub(r'<span class="arithmatex">\\\((.*?)\\\)</span>', lambda m: formula(m[1], page.file.src_uri), content)
 
 
 def scheme_table() -> str:
@@ -74,30 +68,6 @@ def _subclasses(cls: type[wc.Scheme]) -> Iterator[type[wc.Scheme]]:
     for sub in cls.__subclasses__():
         yield sub
         yield from _subclasses(sub)
-
-
-LETTERS = {"alpha": "α", "beta": "β", "gamma": "γ", "kappa": "κ", "lambda": "λ", "omega": "ω", "pi": "π", "rho": "ρ"}
-SIGNS = {"top": "⊤", "times": "×", "cdot": "·", "pm": "±", "approx": "≈", "le": "≤", "ge": "≥", "in": "∈", "|": "‖"}
-SYMBOLS = LETTERS | SIGNS | {"sigma": "σ", ",": " ", ";": " "}
-SYMBOLS |= {name: name for name in ("ln", "log", "exp", "cos", "sin", "max", "min")}
-
-
-def formula(tex: str, where: str) -> str:
-    """Set the small part of TeX that docstrings use as HTML."""
-    tex = html.unescape(tex)
-    tex = re.sub(r"\\text\{(.*?)\}", r"{\1}", tex)
-    tex = re.sub(r"([_^])(?!\{)(\\[A-Za-z]+|.)", r"\1{\2}", tex)
-    tex = re.sub(r"\\([A-Za-z]+|[,;|])", lambda m: SYMBOLS.get(m[1], m[0]) if m[1] != "sqrt" else m[0], tex)
-    unknown = set(re.findall(r"\\(?!sqrt)[A-Za-z]+", tex))
-    if unknown:
-        log.warning("%s: no HTML for %s; write it in Unicode or add it to docs/hooks.py", where, ", ".join(unknown))
-    tex = html.escape(tex, quote=False).replace("-", "−")
-    tex = re.sub(r"(?<![A-Za-z\\])([A-Za-z])(?![A-Za-z])", r"<i>\1</i>", tex)
-    innermost = re.compile(r"(_|\^|\\sqrt|)\{([^{}]*)\}")
-    tags = {"_": "<sub>{}</sub>", "^": "<sup>{}</sup>", "\\sqrt": '√<span class="root">{}</span>', "": "{}"}
-    while innermost.search(tex):
-        tex = innermost.sub(lambda m: tags[m[1]].format(m[2]), tex)
-    return f'<span class="math">{tex}</span>'
 
 
 def on_files(files: Any, config: Any, **_: Any) -> Any:

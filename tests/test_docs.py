@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import doctest
 import importlib
-import importlib.util
 import json
 import os
 import re
@@ -26,6 +25,7 @@ SKIP = r"(?P<skip><!-- not run: [^\n]+ -->\n)?"
 BLOCK = re.compile(SKIP + r"^```(?P<language>\w+)\n(?P<body>.*?)^```$", re.DOTALL | re.MULTILINE)
 OUTPUT = re.compile(r"\n\n```text\n(?P<body>.*?)^```$", re.DOTALL | re.MULTILINE)
 PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").glob("*.md"))]
+NOTEBOOKS = sorted((ROOT / "docs").glob("*.ipynb"))
 END = "\x1e"  # printed after each step
 DRIVER = """
 import json, runpy, sys
@@ -44,8 +44,12 @@ for step in json.load(open("steps.json")):
 
 
 def steps(page: Path) -> Iterator[tuple[str | list[str], str]]:
-    """Yield each example of a page, a Python block or a command, with the output shown after it ("" for none)."""
+    """Yield each example of a page, Python code or a command, with the output shown after it ("" for none)."""
     text = page.read_text()
+    if page in NOTEBOOKS:
+        cells = ("".join(cell["source"]) for cell in json.loads(text)["cells"] if cell["cell_type"] == "code")
+        yield from ((re.sub(r"^%.*", "", cell, flags=re.MULTILINE), "") for cell in cells)  # % is for the kernel
+        return
     for block in BLOCK.finditer(text):
         if block["skip"]:
             continue
@@ -59,7 +63,7 @@ def steps(page: Path) -> Iterator[tuple[str | list[str], str]]:
                 yield shlex.split(line, comments=True), shown
 
 
-@pytest.mark.parametrize("page", [page for page in PAGES if list(steps(page))], ids=lambda page: page.stem)
+@pytest.mark.parametrize("page", [page for page in PAGES + NOTEBOOKS if list(steps(page))], ids=lambda page: page.stem)
 def test_examples_run_and_print_what_they_show(page: Path, tmp_path: Path) -> None:
     examples = list(steps(page))
     (tmp_path / "steps.json").write_text(json.dumps([step for step, _ in examples]))
@@ -114,23 +118,6 @@ def test_the_matrix_page_is_current() -> None:
 def test_the_citation_has_the_version_of_the_package() -> None:
     version = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["version"]
     assert f"\nversion: {version}\n" in (ROOT / "CITATION.cff").read_text()
-
-
-@pytest.mark.parametrize(
-    ("tex", "shown"),
-    [
-        (r"W_Q^i", "<i>W</i><sub><i>Q</i></sub><sup><i>i</i></sup>"),
-        (r"\sqrt{2/(D + D_{ff})}", '√<span class="root">2/(<i>D</i> + <i>D</i><sub>ff</sub>)</span>'),
-        (r"a &lt; \text{fan}_{in}", "<i>a</i> &lt; fan<sub>in</sub>"),
-    ],
-)
-def test_formulas_become_html(tex: str, shown: str) -> None:
-    spec = importlib.util.spec_from_file_location("hooks", ROOT / "docs" / "hooks.py")
-    assert spec is not None
-    assert spec.loader is not None
-    hooks = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(hooks)
-    assert hooks.formula(tex, "a page") == f'<span class="math">{shown}</span>'
 
 
 def test_the_table_of_published_numbers_is_the_one_that_the_command_prints(monkeypatch: pytest.MonkeyPatch) -> None:

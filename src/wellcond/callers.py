@@ -21,14 +21,14 @@ LIBRARIES = frozenset(
 )
 
 
-def warn_user(warning: Warning) -> None:
+def warn_user(warning: Warning | str) -> None:
     """Warn as if from the innermost frame that is neither ours nor a training library's; the outermost, if all are.
 
     `warnings.warn(skip_file_prefixes=…)` does this from Python 3.12 on.
 
     >>> with warnings.catch_warnings(record=True) as caught:
     ...     warnings.simplefilter("always")
-    ...     warn_user(UserWarning("look here"))
+    ...     warn_user("look here")
     >>> str(caught[0].message)
     'look here'
     """
@@ -40,7 +40,7 @@ def warn_user(warning: Warning) -> None:
     assert at is not None
     warnings.warn_explicit(
         warning,
-        type(warning),
+        type(warning) if isinstance(warning, Warning) else UserWarning,
         at.f_code.co_filename,
         at.f_lineno,
         at.f_globals.get("__name__", "<unknown>"),

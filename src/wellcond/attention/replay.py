@@ -65,7 +65,8 @@ class Softmax:
     Args:
         scale: `s`, a number or a tensor that broadcasts to `(B, H, N, T)`.
         bias: added to the logits: relative positions and masks together (−inf where a key is hidden).
-        query_map, key_map: `f` and `g`, for QK-norm and rotary embedding.
+        query_map: `f`, for QK-norm and rotary embedding.
+        key_map: `g`, likewise.
         softcap: `c` in `c · tanh(logits / c)`, applied before the bias.
 
     >>> q = k = v = torch.eye(2).reshape(1, 1, 2, 2)

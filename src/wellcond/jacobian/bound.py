@@ -66,8 +66,9 @@ def _condition(matrix: Tensor) -> float:
 def softmax_condition(p: Tensor, visible: Tensor | None = None) -> float | None:
     r"""κ(Λ): the largest eigenvalue of all $\Lambda_n$ ÷ the smallest that is not zero, by the secular equation.
 
-    $\Lambda = diag(p) - pp^T$ with Σp = 1 has the eigenvalue 0 and the roots of $\sum_t p_t/(p_t - \lambda) = 0$, one
-    between each two neighbouring different p; a p that occurs k times is an eigenvalue k − 1 times (Golub 1973).
+    $\Lambda = \operatorname{diag}(p) - pp^T$ with Σp = 1 has the eigenvalue 0 and the roots of
+    $\sum_t p_t/(p_t - \lambda) = 0$, one between each two neighbouring different p; a p that occurs k times is an
+    eigenvalue k − 1 times (Golub 1973).
 
     Args:
         p: rows of probabilities, `(R, T)`, float64; rows with one key that is not zero are left out.

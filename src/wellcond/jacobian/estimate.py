@@ -18,9 +18,12 @@ class Estimate:
     """Memory and time of the two exact routes.
 
     Args:
-        rows, columns: the compressed Jacobian.
-        gram_bytes, factor_bytes: peak memory of the route by the Gram matrix, and by the triangular factor.
-        gram_seconds, factor_seconds: operations ÷ the speed of a matrix product here.
+        rows: of the compressed Jacobian.
+        columns: of the compressed Jacobian.
+        gram_bytes: peak memory of the route by the Gram matrix.
+        factor_bytes: peak memory of the route by the triangular factor.
+        gram_seconds: operations of the Gram matrix's route ÷ the speed of a matrix product here.
+        factor_seconds: the same for the triangular factor's.
 
     >>> estimate = Estimate.of(rows=4160, columns=12480, dense=False)
     >>> estimate.factor_bytes < estimate.gram_bytes < 2**30

@@ -36,18 +36,24 @@ class LayerPlacement:
         block: its place in the stack, from 0.
         norm: where its block's norms stand: `"pre"`, `"post"` or `"none"`.
         tokens: T, visible columns of a row.
-        beta_weights, beta_batch: β = σ_a ÷ √log T, the query's bias included; None where weights do not set it.
+        beta_weights: β = σ_a ÷ √log T, the query's bias included; None where weights do not set it.
+        beta_batch: the same, measured.
         self_bias_weights: tr(W_Q W_Kᵀ) times the logits' scale, mean over heads: draws attention to the own token.
-        shift_weights, shift_batch: of the own logit against the others.
+        shift_weights: of the own logit against the others.
+        shift_batch: the same, measured.
         value_gain: of what differs between tokens, of what they have in common, and trace of W_V W_O ÷ D.
         mlp_gain: of the two matrices (the gate's, in a gated MLP).
         gate_gain: of the matrix that the gate multiplies, if there is one.
         bias: mean squares of what biases add: after attention, to the MLP's hidden layer, after the MLP.
         head_dim_effective: d_eff, the dimensions in which query norms scatter.
-        cosine, size: of the stream's tokens before the block; `cosine_read` of those that attention reads.
-        entropy_predicted, entropy_batch: of the rows ÷ log T.
-        participation_predicted, participation_batch: Σ p².
-        own_predicted, own_batch: weight of the own token.
+        cosine: mean over pairs of the stream's tokens before the block; `cosine_read` over those that attention reads.
+        size: mean square of the stream's tokens before the block.
+        entropy_predicted: of the rows ÷ log T.
+        entropy_batch: the same, measured.
+        participation_predicted: Σ p².
+        participation_batch: the same, measured.
+        own_predicted: weight of the own token.
+        own_batch: the same, measured.
         discrepancy: β on the batch ÷ β from weights − 1.
         notes: what to know of the layer.
         verdict: what is wrong with it on the batch, in a word or three each, gravest first; empty if nothing is.

@@ -22,7 +22,8 @@ from wellcond.schemes.xavier import xavier
 class Admin(PostNormScheme):
     r"""Post-norm LN(ω x + f(x)) with Xavier-uniform weights and the data-free ω; biases zero.
 
-    ω is folded into the matrices that write to the residual stream, as $LN(\omega x + f) = LN(x + f/\omega)$.
+    ω is folded into the matrices that write to the residual stream, as
+    $\mathrm{LN}(\omega x + f) = \mathrm{LN}(x + f/\omega)$.
 
     Args:
         residual: `"fold"`; or `"slot"` if the model multiplies its own skip by ω.

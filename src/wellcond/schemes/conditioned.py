@@ -30,7 +30,8 @@ class Conditioned(Scheme):
     $W_V^i = \lambda I_{D \times d}$. W_O, MLP, norms, embeddings and biases stay.
 
     Args:
-        query, key: `"orthogonal"`, `"identity"` or `"keep"`.
+        query: `"orthogonal"`, `"identity"` or `"keep"`.
+        key: as for the query.
         value: `"shared"`: every head reads coordinates 0…d−1, as the paper writes; `"block"`: head i reads
             i·d…(i+1)·d−1, so that the whole value map is the identity; or `"orthogonal"`, `"keep"`.
         value_strength: λ, the singular values of the value map.

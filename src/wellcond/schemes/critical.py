@@ -79,11 +79,9 @@ def trainable_beta(layer: AttentionLayer, tokens: int) -> float:
     found = _window(tokens, block.depth, norm, *gains)
     if found is None:
         warn_user(
-            UserWarning(
-                f"the theory has no β with which a {norm}-norm stack of {block.depth} blocks trains on {tokens} tokens "
-                f"with gains {gains[0]:g} of W_V W_O and {gains[1]:g}, {gains[2]:g} of the MLP as they are: lower them "
-                f"first. {visible(layer.name)} gets β = {USUAL}",
-            )
+            f"the theory has no β with which a {norm}-norm stack of {block.depth} blocks trains on {tokens} tokens "
+            f"with gains {gains[0]:g} of W_V W_O and {gains[1]:g}, {gains[2]:g} of the MLP as they are: lower them "
+            f"first. {visible(layer.name)} gets β = {USUAL}"
         )
         return USUAL
     low, high = found

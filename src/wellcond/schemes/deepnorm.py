@@ -21,8 +21,8 @@ from wellcond.schemes.xavier import xavier
 class DeepNorm(PostNormScheme):
     r"""Post-norm LN(α x + f(x)), Xavier-normal weights with gain β on V, O and the MLP, 1 on Q and K.
 
-    Since $LN(\alpha x + f) = LN(x + f/\alpha)$, α is folded into the matrices that write to the residual stream, and
-    the model needs no change. Biases are zero.
+    Since $\mathrm{LN}(\alpha x + f) = \mathrm{LN}(x + f/\alpha)$, α is folded into the matrices that
+    write to the residual stream, and the model needs no change. Biases are zero.
 
     Args:
         residual: `"fold"`; or `"slot"` if the model multiplies its own skip by α.

@@ -22,7 +22,7 @@ from wellcond.schemes.laws import Law, Uniform
 class DepthScaled(BlockScheme):
     r"""All matrices of layer l (from 1) uniform on ±γα/√l.
 
-    $\gamma = \sqrt{6/(fan_{in} + fan_{out})}$ is Xavier's bound.
+    $\gamma = \sqrt{6/(\mathrm{fan_{in}} + \mathrm{fan_{out}})}$ is Xavier's bound.
 
     Args:
         alpha: α.

@@ -34,10 +34,10 @@ HITS = 0.95
 class Impulse(Scheme):
     r"""Each head attends one fixed neighbour on the grid of tokens.
 
-    $softmax(P W_Q W_K^\top P^\top) \approx H_i$. With $P = LN(\text{positions})$ and the rank-d pseudo-inverse $P^+$,
-    $A = P^+ G (P^+)^\top$ for $G = 1000 H + 3 T$ (T truncated normal, where H is 0); W_Q and W_K are the even split of
-    its SVD, scaled to Frobenius norm 7. The position embedding is drawn anew, N(0, (18 · 0.02)²). Value and output
-    follow the mimetic product α Z − α I.
+    $\operatorname{softmax}(P W_Q W_K^\top P^\top) \approx H_i$. With $P = \mathrm{LN}(\text{positions})$ and the rank-d
+    pseudo-inverse $P^+$, $A = P^+ G (P^+)^\top$ for $G = 1000 H + 3 T$ (T truncated normal, where H is 0); W_Q and W_K
+    are the even split of its SVD, scaled to Frobenius norm 7. The position embedding is drawn anew,
+    N(0, (18 · 0.02)²). Value and output follow the mimetic product α Z − α I.
 
     Args:
         position_scale: factor on the position embedding's std of 0.02.

@@ -38,8 +38,12 @@ class Mimetic(Scheme):
     $W_V = U S^{1/2}$, $W_O = S^{1/2} V^\top$, exact in the model's own forward direction.
 
     Args:
-        qk_alpha, qk_beta, qk_sign: α, β and the sign of I for query–key.
-        vo_alpha, vo_beta, vo_sign: the same for value–output.
+        qk_alpha: α for query–key.
+        qk_beta: β for query–key.
+        qk_sign: of I for query–key.
+        vo_alpha: α for value–output.
+        vo_beta: β for value–output.
+        vo_sign: of I for value–output.
         noise: law of Z.
         position: `"sincos"` also writes 2-D sine–cosine position embeddings; `"keep"` leaves them.
     """

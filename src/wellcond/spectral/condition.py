@@ -139,10 +139,8 @@ def _warn(handle: Conditioning) -> None:
         names = ", ".join(f"{head.layer} {head.role} head {head.head}" for head in failing[:3])
         more = f" and {len(failing) - 3} more" if len(failing) > 3 else ""
         warn_user(
-            UserWarning(
-                f"Theorem 3.8 promises nothing for {visible(names)}{more}: the strength is not above σ_max(W), up to "
-                f"{worst.sigma_max:.3g}; κ may rise. See summary()",
-            )
+            f"Theorem 3.8 promises nothing for {visible(names)}{more}: the strength is not above σ_max(W), up to "
+            f"{worst.sigma_max:.3g}; κ may rise. See summary()"
         )
     if handle.chosen:
         return  # so that attention does not start one-hot
@@ -154,11 +152,9 @@ def _warn(handle: Conditioning) -> None:
     strength = max(abs(handle.strength.get(role, 0.0)) for role in ("query", "key"))
     half, most = (largest(moments, level, 1.0) * strength for level in (Thresholds().own, ONE_HOT))
     warn_user(
-        UserWarning(
-            f"attention starts one-hot: {visible(hot.layer)} head {hot.head} gives {row.own:.0%} to a token's own "
-            f"column, entropy {row.entropy / math.log(TOKENS):.2g} log T (logit with itself {hot.mean:.3g}, {TOKENS} "
-            f"tokens of cosine {COSINE:g}), so queries and keys get no gradient. Half of it goes there from strength "
-            f"{half:.3g} on; the largest strength for query and key that keeps every head below {ONE_HOT:.0%} is "
-            f"{most:.3g}",
-        )
+        f"attention starts one-hot: {visible(hot.layer)} head {hot.head} gives {row.own:.0%} to a token's own "
+        f"column, entropy {row.entropy / math.log(TOKENS):.2g} log T (logit with itself {hot.mean:.3g}, {TOKENS} "
+        f"tokens of cosine {COSINE:g}), so queries and keys get no gradient. Half of it goes there from strength "
+        f"{half:.3g} on; the largest strength for query and key that keeps every head below {ONE_HOT:.0%} is "
+        f"{most:.3g}"
     )

@@ -81,10 +81,8 @@ def _as_recorded(handle: H, record: Record, safe: bool) -> H:
             "as_original=True to add to what is there"
         )
     warn_user(
-        UserWarning(
-            f"the weights hold W + C of {record} already, by the mark that their file or their original left, so nothing "
-            "was added (as_original=True adds it all the same, as_original=False says that you know)",
-        )
+        f"the weights hold W + C of {record} already, by the mark that their file or their original left, so nothing "
+        "was added (as_original=True adds it all the same, as_original=False says that you know)"
     )
     return handle
 

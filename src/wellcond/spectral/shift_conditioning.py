@@ -239,11 +239,9 @@ class ShiftConditioning(WeightConditioning):
         if reason:
             self._forgotten.add(optimizer)
             warn_user(
-                UserWarning(
-                    f"{type(optimizer).__name__} decays weights that hold W + C, so it pulls them towards zero instead of "
-                    f"towards C: {reason}; call c.attach(optimizer) on what wc.condition_ returned, once, or "
-                    "c.after_step(optimizer) after each step",
-                )
+                f"{type(optimizer).__name__} decays weights that hold W + C, so it pulls them towards zero instead of "
+                f"towards C: {reason}; call c.attach(optimizer) on what wc.condition_ returned, once, or "
+                "c.after_step(optimizer) after each step"
             )
         return not reason
 
@@ -287,8 +285,6 @@ class ShiftConditioning(WeightConditioning):
         twice = [folded.weight.path for folded in self._folded if folded.restore(saved[folded.weight.path])]
         if twice:
             warn_user(
-                UserWarning(
-                    f"'{twice[0]}' held W + C when the model was conditioned, and the state shows that C was added once "
-                    "more: W + C was put back",
-                )
+                f"'{twice[0]}' held W + C when the model was conditioned, and the state shows that C was added once "
+                "more: W + C was put back"
             )
