@@ -42,7 +42,7 @@ def _handles(method: str, call: str) -> str:
     return f"[c.{call} for c in wc.handles_of(model) if c.method == {json.dumps(method)}]"
 
 
-def _condition(record: LayerRecord, roles: Collection[str], options: str, in_place_of: AppliedRecord | None) -> str:
+def _condition(record: LayerRecord, options: str, in_place_of: AppliedRecord | None) -> str:
     """Condition this layer; or every layer, where a handle of several layers has to go first."""
     if in_place_of is None:
         return f"wc.condition_(model, {options}, layers={json.dumps(record.name)})"
@@ -80,7 +80,7 @@ def _sharp(record: LayerRecord, roles: Collection[str]) -> Advice:
     other = _applied(record, QK, OF_WEIGHTS)
     instead = "" if other is None else f" in place of {other.method}"
     options = '"sigma_reparam", gain=1.0, per="head", roles="qk"'
-    return f"bound the logits by a spectral norm{instead}", _condition(record, QK, options, other)
+    return f"bound the logits by a spectral norm{instead}", _condition(record, options, other)
 
 
 def _self_attending(record: LayerRecord, roles: Collection[str]) -> Advice:
@@ -118,7 +118,7 @@ def _weights(record: LayerRecord, roles: Collection[str]) -> Advice:
             "polar", f"strength_({json.dumps(strength)})"
         )
     instead = "" if applied is None else f" in place of {applied.method}"
-    return f"condition it{instead}: polar keeps κ at 2", _condition(record, roles, '"polar"', applied)
+    return f"condition it{instead}: polar keeps κ at 2", _condition(record, '"polar"', applied)
 
 
 def _jacobian(record: LayerRecord, roles: Collection[str]) -> Advice:
