@@ -123,7 +123,7 @@ def test_refuses_a_name(name: str, says: str) -> None:
 @pytest.mark.parametrize(
     ("text", "says"),
     [
-        ("{", "cannot be read as JSON"),
+        ("{", "is not JSON"),
         ("[1]", "model_type None"),
         ('{"n_layer": 2}', "model_type None"),
         ('{"model_type": "gpt22"}', "gpt2"),

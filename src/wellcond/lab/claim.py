@@ -14,7 +14,6 @@ from torch import nn
 
 import wellcond as wc
 from wellcond.errors import WellcondError
-from wellcond.file_names import check_path
 from wellcond.json_files import read_object
 from wellcond.lab.environment import environment
 from wellcond.lab.models import monitor_inputs
@@ -26,7 +25,6 @@ from wellcond.report.atomic import write_text
 
 def claim(out: Path, recipe: Recipe, task: Task, model: nn.Module) -> None:
     """Make the folder this recipe's, or see that it is: runs of two recipes are not mixed."""
-    check_path(out)
     try:
         out.mkdir(parents=True, exist_ok=True)
     except OSError as error:

@@ -12,6 +12,7 @@ from typing import Any
 import torch
 
 from wellcond.errors import DataError, StorageError, WellcondError
+from wellcond.file_names import check_path
 from wellcond.lab.arms import Scheme, check_schemes, schemes_of
 from wellcond.lab.augment import check as check_augment
 from wellcond.lab.claim import claim
@@ -79,6 +80,7 @@ class Experiment:
 
 def prepare(recipe: Recipe | str | Path, out: Path) -> Experiment:
     """Check a recipe from end to end, on a model that is not trained, and claim its folder."""
+    check_path(out)
     experiment = Experiment.of(recipe if isinstance(recipe, Recipe) else load_recipe(recipe), out)
     recipe, task = experiment.recipe, experiment.task
     model = lab_model(recipe.model.name, recipe.model.options, task, seed=0)
