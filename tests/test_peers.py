@@ -569,8 +569,9 @@ def test_qk_norm_all_or_nothing_and_back() -> None:
     with pytest.raises(wc.errors.OptimizerError, match=r"0\.q_norm\.weight"):
         handle.attach(optimizer)
     handle.attach(torch.optim.SGD(model.parameters(), lr=0.1))
-    with pytest.raises(wc.errors.InapplicableError, match="already"):
-        wc.condition_(model, "qk_norm", layers="0")
+    assert wc.condition_(model, "qk_norm", layers="0") is handle
+    with pytest.raises(wc.errors.WeightError, match="already"):
+        wc.condition_(model, "qk_norm", layers="0", norm="rms")
     assert all(head.before == head.after for head in handle.summary().heads)
     # 3 · 12 · 12 weights and 2 · (4 + 4) of the norms; 8 operations on each of 2 · 12 numbers of 10 tokens
     assert handle.cost(10)["parameters"] == (432, 448, 448)
@@ -655,9 +656,10 @@ def test_tokens_that_are_not_clear_or_not_to_be_seen() -> None:
         with pytest.raises(wc.errors.InapplicableError, match="causally"):
             wc.condition_(CASES[name].model(), "conditioned_tokens")
     model, batch = case("torch-encoder")
-    wc.condition_(model, "conditioned_tokens")
+    handle = wc.condition_(model, "conditioned_tokens")
+    assert wc.condition_(model, "conditioned_tokens") is handle
     with pytest.raises(wc.errors.InapplicableError, match="already"):
-        wc.condition_(model, "conditioned_tokens")
+        wc.condition_(copy.deepcopy(model), "conditioned_tokens")  # a copy is conditioned, and has no handle
     future = torch.ones(4, 4, dtype=torch.bool).triu(1)
     for mask in (future, torch.zeros(4, 4, dtype=torch.float64).masked_fill(future, float("-inf"))):
         with pytest.raises(wc.errors.InapplicableError, match="causally"):

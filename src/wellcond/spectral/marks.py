@@ -13,9 +13,9 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.distributed.tensor import DTensor
 
 from wellcond.attention.paths import join
-from wellcond.attention.storage import full
 from wellcond.errors import CheckpointError
 
 HEADER = "wellcond.conditioning"  # in the header of a safetensors file: what its weights hold, as JSON
@@ -77,11 +77,15 @@ class Mark:
 
 
 def bits_of(tensor: Tensor | None) -> int | None:
-    """The sum of a tensor's numbers as whole numbers: the same on every device; None for a tensor without numbers."""
+    """The sum of a tensor's numbers as whole numbers: the same on every device; None for a tensor without numbers.
+
+    Of a sharded tensor only this rank's part, since copies and state dictionaries may be made by one rank alone.
+    """
     if tensor is None or tensor.is_meta:
         return None
-    whole = full(tensor).contiguous()
-    return int(whole.view(_BITS[whole.element_size()]).sum(dtype=torch.int64))
+    local = tensor.detach()
+    local = (local.to_local() if isinstance(local, DTensor) else local).contiguous()
+    return int(local.view(_BITS[local.element_size()]).sum(dtype=torch.int64))
 
 
 def mark_(owner: nn.Module, name: str, record: Record, *, follow: bool = False) -> None:
@@ -101,9 +105,10 @@ def unmark_(owner: nn.Module, name: str) -> None:
 def held(owner: nn.Module, name: str) -> Record | None:
     """What a parameter is known to hold."""
     mark = owner.__dict__.get(_HELD, {}).get(name)
-    if not isinstance(mark, Mark) or mark.bits is None or mark.bits != bits_of(owner._parameters.get(name)):
+    if not isinstance(mark, Mark):
         return None
-    return mark.record
+    same = mark.follows or (mark.bits is not None and mark.bits == bits_of(owner._parameters.get(name)))
+    return mark.record if same else None
 
 
 def followed(owner: nn.Module, name: str) -> bool:
