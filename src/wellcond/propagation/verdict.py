@@ -7,7 +7,7 @@ from typing import Annotated
 
 from torch import Tensor
 
-from wellcond.checked import Range, Share, checked
+from wellcond.checked import Range, checked
 
 RANK_COLLAPSED, ENTROPY_COLLAPSED, EXPLODING, VANISHING, SELF_ATTENDING = 1, 2, 4, 8, 16
 WORDS = {
@@ -17,6 +17,9 @@ WORDS = {
     VANISHING: "gradient vanishing",
     SELF_ATTENDING: "self-attending",
 }
+
+
+Limit = Annotated[float, Range(infinite=True)]  # 1.1 or infinity says that a cosine may be anything
 
 
 @checked
@@ -35,10 +38,10 @@ class Thresholds:
     ('trainable', 'entropy-collapsed')
     """
 
-    cosine: Share = 0.99
-    entropy: Share = 0.25
+    cosine: Limit = 0.99
+    entropy: Limit = 0.25
     gradient: Annotated[float, Range(0, infinite=True)] = 6.0
-    own: Share = 0.5
+    own: Limit = 0.5
 
 
 def phases(cosine: Tensor, entropy: Tensor, own: Tensor, growth: Tensor, limits: Thresholds) -> Tensor:
