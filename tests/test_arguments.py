@@ -37,7 +37,7 @@ from wellcond.spectral.saved import load_state_, save_state
 from wellcond.testing import same_bits, state
 
 SECONDS = 5  # of processor time that any of these calls may take
-PART = 6  # one call of so many is made in every run, all of them in the long one
+PART = 8  # one call of so many is made in every run, all of them in the long one
 
 
 class Deaf:
@@ -537,7 +537,7 @@ def part(name: str, folder: Path, share: int) -> int:
     ("call", "message"),
     [
         (lambda: wc.condition_(tiny(), roles=None), "condition_: roles is a string or a tuple of: a string; got None"),
-        (lambda: wc.Thresholds(None), "Thresholds: cosine is a number from 0 to 1; got None"),
+        (lambda: wc.Thresholds(None), "Thresholds: cosine is a number; got None"),
         (lambda: wc.schemes(None), "schemes: pattern is a string; got None"),
         (lambda: wc.save_weights(tiny(), None), "save_weights: path is the path of a file; got None"),
         (lambda: wc.Monitor(tiny(), batch(), heads=None), "Monitor: heads is a whole number of at least 1; got None"),
@@ -557,8 +557,8 @@ def test_the_line_names_the_argument_what_came_and_what_is_allowed(call: Callabl
 def test_an_argument_error_is_what_python_would_raise() -> None:
     with pytest.raises(TypeError):
         wc.schemes(3)
-    with pytest.raises(ValueError, match="from 0 to 1"):
-        wc.Thresholds(cosine=2.0)
+    with pytest.raises(ValueError, match="of at least 0"):
+        wc.Thresholds(gradient=-2.0)
 
 
 def test_a_model_s_own_exception_is_the_cause() -> None:

@@ -212,7 +212,7 @@ def test_tables_agree_with_the_integrals(tokens: int) -> None:
         ({"x": ("beta", 1, 1)}, "lower to a higher"),
         ({"x": ("beta", 0, 1, "log")}, "above 0"),
         ({"x": ("beta", 0.1, 1, "cubic")}, "log"),
-        ({"x": ("beta", -1, 1)}, "beta is a number of at least 0"),
+        ({"x": ("beta", -1, 1)}, "beta is a number from 0"),
         ({"x": ("cosine", 0, 2), "beta": 1.0}, "cosine lies between"),
         ({"beta": 1.0}, "is an axis"),
         ({"tokens": 1}, "tokens is a whole number"),

@@ -170,6 +170,8 @@ def short(value: Any) -> str:
     >>> short(3.5), short(nn.ReLU()), short(np.ones((2, 3)))
     ('3.5', 'a torch.ReLU', 'a numpy.ndarray of shape (2, 3)')
     """
+    if isinstance(value, Tensor) and value.ndim == 0 and not value.is_meta:
+        value = value.item()
     if isinstance(value, (Tensor, np.ndarray)):
         return f"{_a(_named(type(value)))} of shape {tuple(value.shape)}"
     if isinstance(value, type):

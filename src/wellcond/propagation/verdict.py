@@ -11,7 +11,7 @@ from typing import Annotated, Any
 
 from torch import Tensor
 
-from wellcond.checked import Range, Share, checked
+from wellcond.checked import Range, checked
 
 Limit = Annotated[float, Range(0, infinite=True)]
 
@@ -58,6 +58,9 @@ WORDS = {
 }
 
 
+Limit = Annotated[float, Range(infinite=True)]  # 1.1 or infinity says that a cosine may be anything
+
+
 @checked
 @dataclass(frozen=True)
 class Thresholds:
@@ -82,10 +85,10 @@ class Thresholds:
     ('trainable', 'entropy collapse')
     """
 
-    cosine: Share = 0.99
-    entropy: Share = 0.1
+    cosine: Limit = 0.99
+    entropy: Limit = 0.1
     gradient: Limit = 6.0
-    own: Share = 0.5
+    own: Limit = 0.5
     uniform: Limit = 0.999
     logit: Limit = 100.0
     weight: Limit = 1e4
