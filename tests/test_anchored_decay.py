@@ -342,11 +342,12 @@ def test_a_parameter_that_is_not_contiguous(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", ["adamw", "adam"])
-def test_two_handles_add_up(name: str) -> None:
-    """On the same weights; the gradients are put back by both."""
+def test_two_handles_share_an_optimizer(name: str) -> None:
+    """Each on layers of its own; the gradients are put back by both."""
     wanted, model = literal(net()), net()
     plain(wanted, OPTIMIZERS[name](wanted.parameters()), lambda: None)
-    handles = [condition(model, strength=0.5), condition(model, strength=1.5)]
+    handles = [condition(model, layers=f"blocks.{index}.*") for index in range(len(model.blocks))]
+    assert len(handles) > 1
     optimizer = OPTIMIZERS[name](model.parameters())
     for handle in handles:
         handle.attach(optimizer)

@@ -164,6 +164,7 @@ Y = ("value_gain", 0.1, 1.0)
 # Right arguments of everything public; those in ** are there to be made wrong as well.
 CALLS: dict[str, Call] = {
     "attention_layers": lambda r: (wc.attention_layers, {"model": r.model}),
+    "handles_of": lambda r: (wc.handles_of, {"model": r.model}),
     "AttentionLayers.select": lambda r: (wc.attention_layers(r.model).select, {"pattern": "*"}),
     "AttentionLayer.verify": lambda r: (r.view().verify, {"inputs": batch()}),
     "AttentionLayer.projections": lambda r: (lambda role: dict(r.view().projections(role)), {"role": "key"}),
@@ -437,7 +438,7 @@ CALLS: dict[str, Call] = {
     ),
     "lightning.MonitorCallback": lambda r: (
         lightning.MonitorCallback,
-        {"monitor": wc.Monitor(r.model, batch(), alarms=False)},
+        {"given": wc.Monitor(r.model, batch(), alarms=False)},
     ),
     "transformers.ConditioningCallback": lambda r: (
         transformers.ConditioningCallback,
@@ -445,7 +446,7 @@ CALLS: dict[str, Call] = {
     ),
     "transformers.MonitorCallback": lambda r: (
         transformers.MonitorCallback,
-        {"monitor": wc.Monitor(r.model, batch(), alarms=False)},
+        {"given": wc.Monitor(r.model, batch(), alarms=False)},
     ),
 }
 

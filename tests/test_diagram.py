@@ -251,7 +251,7 @@ def test_a_point_may_be_a_layers_own_gains() -> None:
         ({"beta": None, "value_gain": 0.3}, "beta is a number on this diagram, got None"),
         ({"beta": "1", "value_gain": 0.3}, "beta is a number"),
         ({"beta": math.nan, "value_gain": 0.3}, "beta is a number"),
-        ({"beta": -1.0, "value_gain": 0.3}, "beta is a number of at least 0"),
+        ({"beta": -1.0, "value_gain": 0.3}, "beta is a number from 0 to 1e"),
         ({"beta": 1.0, "value_gain": (0.1, 0.2)}, "value_gain is a number, or three"),
         ({"beta": (1.0, 2.0), "value_gain": 0.3}, "beta is a number"),
         ({"beta": torch.ones(2), "value_gain": 0.3}, "beta is a number"),

@@ -138,7 +138,7 @@ RAISED: dict[str, Callable[[Nameable, Path], object]] = {
     "not finite": lambda m, _: wc.condition_(not_finite(m), "polar"),
     "parametrised": lambda m, _: wc.init_(parametrised(m), "conditioned"),
     "weights of another": lambda m, folder: other_weights(m, folder),
-    "conditioned twice": lambda m, _: (wc.condition_(m, "polar"), wc.condition_(m, "polar")),
+    "conditioned twice": lambda m, _: (wc.condition_(m, "polar"), wc.condition_(m, "shift")),
     "scheme's name": lambda m, _: wc.init_(m, m.names[0]),
     "no attention": lambda m, _: wc.init_(m.get_submodule(f"{m.names[0]}.linear1"), "conditioned"),
     "model's name": lambda m, _: wc.build_model(f"hf:{m.names[0]}"),
@@ -233,10 +233,15 @@ def test_what_a_comparison_prints(name: str) -> None:
     assert_shown(table_text(compare([*runs, *(run(name, seed, 0.7) for seed in range(3))])))
 
 
+class Screen(io.StringIO):
+    def isatty(self) -> bool:
+        return True
+
+
 def test_what_a_comparison_shows_while_it_runs(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     name = HOSTILE["title of the terminal"]
     experiment = prepared(write(tmp_path), tmp_path / "out", schemes={name: {}})
-    screen = io.StringIO()
+    screen = Screen()
     for terminal in (True, False):
         with Display(experiment, console=Console(file=screen, force_terminal=terminal)) as display:
             display.said(name, 0, 3, 0.5)

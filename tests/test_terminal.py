@@ -261,7 +261,8 @@ def test_a_bar_that_is_not_wanted(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_a_comparison_leaves_a_line_for_each_run_in_a_log(piped: dict[str, str]) -> None:
     """Also where FORCE_COLOR has rich take the pipe for a terminal."""
     lines = piped["stderr"].splitlines()
-    assert [line.partition(":")[0] for line in lines] == [f"run {n} of 4" for n in (1, 2, 3, 4)]
+    assert lines[0] == "4 runs in runs, 0 of them done already"
+    assert [line.partition(":")[0] for line in lines[1:]] == [f"run {n} of 4" for n in (1, 2, 3, 4)]
 
 
 def test_a_comparison_leaves_no_bar_on_the_screen(written: dict[tuple[int, str], str]) -> None:

@@ -20,7 +20,7 @@ from wellcond.cli_echo import echo
 from wellcond.cli_settings import setting
 from wellcond.diagnose.arguments import WAY_OUT
 from wellcond.diagnose.inputs import inputs_for
-from wellcond.errors import CheckpointError, SchemeError, WellcondError
+from wellcond.errors import BatchError, CheckpointError, SchemeError, WellcondError
 from wellcond.file_names import check_path
 from wellcond.files import file_target
 from wellcond.plain import to_json
@@ -224,11 +224,10 @@ def diagnose(
     options: dict[str, Any] = {"layers": layers, "jacobian": measured, "vertical": vertical}
     try:
         found = wc.diagnose(built, fed.batch, description=fed.description, **options)
-    except WellcondError:
-        raise
-    except Exception as error:  # the model's own forward
+    except BatchError as error:
+        cause = error.__cause__ or error
         raise WellcondError(
-            f"{model} failed on {fed.description}: {type(error).__name__}: {error}; {WAY_OUT}"
+            f"{model} failed on {fed.description}: {type(cause).__name__}: {cause}; {WAY_OUT}"
         ) from error
     found = replace(found, model=model)
     if html is not None:
@@ -317,6 +316,8 @@ def _axis(text: str) -> Any:
     """`beta:0.05:4`, or `beta:0.05:4:log`."""
     name, *ends = text.split(":")
     try:
+        if len(ends) not in (2, 3):
+            raise ValueError
         return (name, *map(float, ends[:2]), *ends[2:])
     except ValueError:
         raise WellcondError(f"an axis is written NAME:LOW:HIGH, as in beta:0.05:4; got '{text}'") from None

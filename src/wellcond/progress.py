@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
 
@@ -29,12 +30,14 @@ def bar(
         total: how many items, if they do not know it.
         unit: what an item is called.
         shown: False for no bar at all.
-        at_once: whether it is known to be long, so that nobody waits for the bar.
+        at_once: whether it is known to be long: the bar is there from the start, and a pipe or a file gets one line.
 
     >>> list(bar([1, 2], "counting"))
     [1, 2]
     """
     # disable=None: tqdm asks whether stderr is a terminal.
+    if shown and at_once and not sys.stderr.isatty():
+        print(what, file=sys.stderr, flush=True)  # noqa: T201
     hidden, delay = None if shown else True, 0 if at_once else 2
     return tqdm(items, desc=what, total=total, unit=unit, delay=delay, leave=False, disable=hidden)
 

@@ -40,7 +40,7 @@ class ConditioningCallback(TrainerCallback):  # type: ignore[misc]
             not tell callbacks, so `args.resume_from_checkpoint` and `args.output_dir/checkpoint-STEP` are tried.
         name: of the file, where there is more than one handle.
 
-    >>> import tempfile, wellcond as wc
+    >>> import os, tempfile, wellcond as wc
     >>> from transformers import GPT2Config, GPT2LMHeadModel, Trainer, TrainingArguments
     >>> config = GPT2Config(n_layer=1, n_embd=8, n_head=2, vocab_size=9, n_positions=4, bos_token_id=0, eos_token_id=0)
     >>> model = GPT2LMHeadModel(config)

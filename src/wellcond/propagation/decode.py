@@ -7,9 +7,9 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from tqdm.auto import tqdm
 
 from wellcond.errors import ArgumentError, WellcondError
+from wellcond.progress import bar
 from wellcond.propagation.causal import decoder
 from wellcond.propagation.causal_backward import decoder_gradients
 from wellcond.propagation.kernels import kernel
@@ -26,7 +26,7 @@ def run_decoder(given: Mapping[str, Any], thresholds: Thresholds | None) -> Prop
     incoherent, coherent, trace = triple(given["value_gain"])
     bias = given["bias"]
     shared = ("mlp_gain", "residual_attention", "residual_mlp", "norm", "cosine", "self_bias")
-    blocks = tqdm(
+    blocks = bar(
         decoder(
             given["depth"],
             given["tokens"],
@@ -39,10 +39,9 @@ def run_decoder(given: Mapping[str, Any], thresholds: Thresholds | None) -> Prop
             centred=given["attention"] == "centred",
             **{name: given[name] for name in shared},
         ),
-        desc="blocks",
+        "blocks",
         total=given["depth"] + 1,
-        leave=False,
-        delay=3,
+        unit="block",
     )
     stream = list(blocks)
     back = list(decoder_gradients(stream, given["loss"]))[::-1]

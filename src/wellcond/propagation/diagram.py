@@ -127,9 +127,9 @@ class Diagram(Tabular):
         """One row per cell: the two parameters by name, what is predicted there, and the verdict in words.
 
         >>> import wellcond as wc
-        >>> dia = wc.trainability(("beta", 0.1, 4), ("value_gain", 0.1, 1), depth=12, tokens=64, resolution=2)
+        >>> dia = wc.trainability(("beta", 0.1, 8), ("value_gain", 0.1, 1), depth=12, tokens=64, resolution=2)
         >>> [(row["beta"], row["value_gain"], row["verdict"]) for row in dia.records()][:2]
-        [(0.1, 0.1, 'trainable'), (4.0, 0.1, 'entropy-collapsed')]
+        [(0.1, 0.1, 'trainable'), (8.0, 0.1, 'entropy collapse')]
         """
         columns = ["cosine", "entropy", "participation", "own", "gradient_growth", "collapse_depth", "phase"]
         cells = zip(*(getattr(self, name).flatten().tolist() for name in columns), strict=True)

@@ -8,10 +8,10 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from tqdm.auto import tqdm
 
 from wellcond.checked import File, checked
 from wellcond.errors import WellcondError
+from wellcond.progress import bar
 from wellcond.propagation.block import Architecture, State, cosine_of, forward, transfer, weight_gradients
 from wellcond.propagation.statistics import Statistics, Value
 from wellcond.propagation.verdict import Thresholds, phases, words
@@ -137,7 +137,7 @@ def run(
     q: Value = torch.as_tensor(size, dtype=torch.float64)
     states: list[State] = []
     streams = [(q, p)]
-    for block in tqdm(blocks, desc="blocks", leave=False, delay=3):
+    for block in bar(blocks, "blocks", unit="block"):
         q, p, state = forward(q, p, block, statistics)
         _check_stream(state.raw_end, block.norm, len(states))
         states.append(state)

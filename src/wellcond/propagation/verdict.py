@@ -13,8 +13,6 @@ from torch import Tensor
 
 from wellcond.checked import Range, checked
 
-Limit = Annotated[float, Range(0, infinite=True)]
-
 
 class Severity(StrEnum):
     """How grave a concern is; a string, as in JSON.

@@ -97,7 +97,7 @@ def _verdicts(layers: list[dict[str, Any]]) -> list[dict[str, Any]]:
 
 def _concerns(layer: dict[str, Any]) -> Iterator[dict[str, Any]]:
     """What is wrong in a layer: its concerns, or in records without them the verdicts of the layer and of its heads."""
-    if "concerns" in layer:
+    if layer.get("concerns"):
         yield from (concern | {"severity": _graded(concern.get("severity"))} for concern in layer["concerns"])
         return
     for record in (layer, *layer["heads"]):

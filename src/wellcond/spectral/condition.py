@@ -48,7 +48,7 @@ def condition_(
     model: nn.Module,
     method: str = "shift",
     *,
-    strength: Strength | str | None = None,
+    strength: Strength | Literal["safe"] | None = None,
     mode: Literal["folded", "live"] | None = None,
     roles: str | tuple[str, ...] = ROLES,
     layers: LayerFilter = None,

@@ -221,6 +221,7 @@ def active_handles() -> list[Conditioning]:
     return [handle for handle in _ACTIVE if handle.active]
 
 
+@checked
 def handles_of(model: nn.Module) -> list[Conditioning]:
     """The handles of a model, of what it contains and of what contains it; raise where only a copy's original has one.
 

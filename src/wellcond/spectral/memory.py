@@ -1,4 +1,4 @@
-"""Stored parameters that share numbers: with themselves, with each other, or with modules that are not conditioned."""
+"""Stored parameters that share numbers with each other, or with modules that are not conditioned."""
 
 from __future__ import annotations
 
@@ -14,12 +14,6 @@ from wellcond.spectral.weights import Weight, untied
 def check_memory(weights: Sequence[Weight]) -> None:
     """Raise where adding to a weight once would add twice, or to a tensor that is not the weight."""
     mine = {id(weight.stored): weight for weight in untied(weights) if _plain(weight.stored)}
-    for weight in mine.values():
-        if _expanded(weight.stored):
-            raise WeightError(
-                f"'{weight.path}' of shape {tuple(weight.stored.shape)} is an expanded tensor, whose entries share "
-                "memory, so no entry can be changed alone: make it one of its own (.clone()) first"
-            )
     places: dict[int, list[tuple[str, Tensor]]] = {}
     for path, tensor in _tensors(weights[0].root) if weights else ():
         if _plain(tensor):
@@ -56,17 +50,6 @@ def _tensors(root: nn.Module) -> list[tuple[str, Tensor]]:
 def _plain(tensor: Tensor) -> bool:
     """Whether a tensor's memory is its own; FSDP's flat parameter is one memory for many by design."""
     return type(tensor) in (Tensor, nn.Parameter) and not tensor.is_meta and tensor.numel() > 0
-
-
-def _expanded(tensor: Tensor) -> bool:
-    """Whether two entries may lie at one address: a stride does not step over all that varies faster."""
-    reach = 0
-    for stride, size in sorted(zip(tensor.stride(), tensor.shape, strict=True)):
-        if size > 1:
-            if stride <= reach:
-                return True
-            reach += stride * (size - 1)
-    return False
 
 
 def _meet(a: Tensor, b: Tensor) -> bool:

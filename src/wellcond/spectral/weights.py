@@ -15,13 +15,11 @@ from wellcond.attention.layouts import Layout
 from wellcond.attention.paths import resolve
 from wellcond.attention.storage import fetch, full, refusal, split
 from wellcond.attention.view import AttentionLayer, Projection
-from wellcond.checked import Range
 from wellcond.errors import SchemeError, WeightError
 from wellcond.live import live_rules, stored_weight
 
 ROLES = ("query", "key", "value")
-Number = Annotated[float, Range(-1e30, 1e30)]  # beyond, W + C leaves the range of float32
-Strength = Annotated[Number | Mapping[str, Number], "a finite number below 1e30, or a dict of them by role"]
+Strength = Annotated[float | Mapping[str, float], "a finite number, or a dict of them by role"]
 
 
 @dataclass(frozen=True)
