@@ -37,7 +37,7 @@ script, folder = sys.argv[1:]
 for arguments in ([folder], [folder, "--resume"]):
     sys.argv = [script, *arguments]
     names = runpy.run_path(script, run_name="__main__")
-    print(f"sharded {isinstance(names['model'], FSDPModule)}\n", end="", flush=True)  # in one piece: two processes write
+    print(f"sharded {isinstance(names['model'], FSDPModule)}\n", end="", flush=True)  # one write
     AcceleratorState._reset_state()
 dist.barrier()
 sys.stdout.flush()
