@@ -135,3 +135,15 @@ def test_a_handle_whose_modules_are_gone_is_in_nobodys_way() -> None:
         assert not same(state(model), plain)
         handle.remove_()
         assert same(state(model), plain)
+
+
+def test_initialising_conditioned_weights_is_refused_and_changes_nothing() -> None:
+    """The handle would take the new numbers for W + C, and `remove_` would leave them less C."""
+    model = vit()
+    handle = wc.condition_(model, "shift", strength=1)
+    before = state(model)
+    with pytest.raises(WeightError, match=r"holds W \+ C.*remove_"):
+        wc.init_(model, "conditioned")
+    assert same(state(model), before)
+    handle.remove_()
+    assert wc.init_(model, "conditioned").applied

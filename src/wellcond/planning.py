@@ -11,7 +11,8 @@ import torch
 from torch import Tensor, nn
 
 from wellcond.attention.find import AttentionLayers
-from wellcond.attention.storage import assign_, fetch, full, refusal
+from wellcond.attention.paths import resolve
+from wellcond.attention.storage import assign_, fetch, full, refusal, split
 from wellcond.attention.view import ROLES, Projection, fits
 from wellcond.checked import checked
 from wellcond.draw import Draw, neutral
@@ -20,6 +21,7 @@ from wellcond.linalg import condition_numbers
 from wellcond.progress import bar
 from wellcond.schemes.base import Scheme
 from wellcond.schemes.laws import Law
+from wellcond.spectral.marks import followed
 from wellcond.tabular import ResultTable, Tabular
 from wellcond.visible import visible
 
@@ -167,6 +169,12 @@ class Plan(Tabular):
     def _save(self, root: nn.Module, path: str) -> Tensor:
         """Keep what a parameter held before its first write; return the parameter."""
         target = fetch(root, path)
+        owner, name = split(path)
+        if followed(resolve(root, owner), name):
+            raise WeightError(
+                f"'{path}' holds W + C of wc.condition_, and its handle would take the new numbers for that: "
+                "initialise first and condition then, after [c.remove_() for c in wc.handles_of(model)]"
+            )
         if target.is_meta:
             raise WeightError(f"'{path}' is on the meta device: materialise the model (to_empty), then plan.apply_()")
         if path not in self._before:
