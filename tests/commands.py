@@ -74,7 +74,9 @@ def started(*command: str, cwd: Path) -> Iterator[Started]:
     mark = f"mark-{secrets.token_hex(8)}"
     environment = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONFAULTHANDLER": "1", "WELLCOND_TEST": mark}
     pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
-    process = subprocess.Popen(command, cwd=cwd, env=environment, text=True, start_new_session=True, **pipes)
+    # A shell starts what it puts in the background, perhaps these tests, with Ctrl-C ignored, and that is inherited.
+    heard = {"start_new_session": True, "preexec_fn": _hear_signals}
+    process = subprocess.Popen(command, cwd=cwd, env=environment, text=True, **heard, **pipes)
     found = Started(process, mark)
     try:
         yield found
@@ -82,3 +84,8 @@ def started(*command: str, cwd: Path) -> Iterator[Started]:
         for survivor in found.family():
             os.kill(survivor, signal.SIGKILL)
         process.communicate()
+
+
+def _hear_signals() -> None:
+    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+        signal.signal(number, signal.SIG_DFL)

@@ -56,6 +56,7 @@ WORDS = {
 }
 
 
+Above = Annotated[float, Range(0, infinite=True)]
 Limit = Annotated[float, Range(infinite=True)]  # 1.1 or infinity says that a cosine may be anything
 
 
@@ -85,12 +86,12 @@ class Thresholds:
 
     cosine: Limit = 0.99
     entropy: Limit = 0.1
-    gradient: Limit = 6.0
+    gradient: Above = 6.0
     own: Limit = 0.5
     uniform: Limit = 0.999
-    logit: Limit = 100.0
-    weight: Limit = 1e4
-    jacobian: Limit = 1e8
+    logit: Above = 100.0
+    weight: Above = 1e4
+    jacobian: Above = 1e8
 
     # Each takes a number or a tensor of them, so that a prediction and a measurement are judged by the same line.
 
