@@ -83,7 +83,6 @@ class Diagnosis(Tabular):
             "σ_min",
             "σ_max",
             "κ(J)",
-            "bound",
             "entropy",
             "rank",
             "verdict",
@@ -188,7 +187,6 @@ def _row(layer: LayerRecord) -> list[str]:
     lowest = min((w.raw.sigma_min for w in heads), default=None)
     highest = max((w.raw.sigma_max for w in heads), default=None)
     jacobians = [record.condition for record in layer.jacobian]
-    bounds = [record.bound.value for record in layer.jacobian if record.bound is not None]
     entropy = _median([head.entropy for head in layer.heads])
     codes = [code for code in (layer.code, *(head.code for head in layer.heads)) if code]
     counted = [f"{code} ({codes.count(code)})" if codes.count(code) > 1 else code for code in dict.fromkeys(codes)]
@@ -198,7 +196,6 @@ def _row(layer: LayerRecord) -> list[str]:
         _short(lowest),
         _short(highest),
         _of_jacobians(jacobians),
-        _short(_median(bounds)),
         "" if entropy is None else f"{entropy:.2f}",
         _short(layer.stable_rank),
         ", ".join(counted) or layer.note or "ok",
