@@ -21,22 +21,10 @@ FAILURES = 10  # failing rows shown without --verbose
 
 def layers_data(layers: AttentionLayers) -> dict[str, Any]:
     """Plain data of the attention layers of a model."""
-    rows = [
-        {
-            "name": layer.name,
-            "class": type(layer.module).__name__,
-            "kind": layer.kind,
-            "heads": layer.num_heads,
-            "kv_heads": layer.num_kv_heads,
-            "head_dim": layer.head_dim,
-            "width": layer.width,
-            "scale": layer.scale,
-            "cross": layer.cross,
-            "storage": layer.storage,
-            "roles": {role: {"weight": p.weight.path, "shape": p.shape} for role, p in layer.projections()},
-        }
-        for layer in layers
-    ]
+    rows = []
+    for layer, row in zip(layers, layers.records(), strict=True):
+        roles = {role: {"weight": p.weight.path, "shape": p.shape} for role, p in layer.projections()}
+        rows.append({"name": row.pop("layer"), **row, "roles": roles})
     return {"layers": rows, "unclaimed": [asdict(item) for item in layers.unclaimed]}
 
 
