@@ -258,6 +258,21 @@ def test_one_concern_for_all_heads_that_have_it() -> None:
     assert str(concern).startswith("blocks.1.attn heads 0, 1, 2: entropy collapse (0.0")
 
 
+def test_a_concern_of_several_layers_has_one_line_of_code_for_all_of_them() -> None:
+    model = vit()
+    with torch.no_grad():
+        for block in model.blocks:
+            block.attn.qkv.weight[:48] *= 1e-3
+    found = wc.diagnose(model, images(), **FAST)
+    assert [(c.layer, c.code) for c in found.concerns] == [(f"blocks.{n}.attn", "uniform") for n in (0, 1)]
+    placed = wc.locate(model, images())
+    for text in (str(found), str(placed)):
+        line = next(line for line in text.splitlines() if "wc.init_" in line)
+        exec(line[line.index("wc.init_") :], {"wc": wc, "model": model})
+    assert 'layers=["blocks.0.attn", "blocks.1.attn"]' in str(found)
+    assert not wc.diagnose(model, images(), **FAST).concerns
+
+
 # ------------------------------------------------------------------------------------------- the same limits everywhere
 
 

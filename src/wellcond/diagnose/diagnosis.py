@@ -10,7 +10,7 @@ from typing import Any
 from wellcond.checked import Count, File, checked
 from wellcond.diagnose.records import ROLES, SCHEMA, Concern, JacobianRecord, LayerRecord
 from wellcond.diagnose.rows import head_rows
-from wellcond.diagnose.verdicts import gravest_first
+from wellcond.diagnose.verdicts import by_kind, common_remedy, gravest_first
 from wellcond.plain import to_json
 from wellcond.propagation.verdict import Severity
 from wellcond.report.atomic import write_text
@@ -143,12 +143,9 @@ class _Lines(list[Concern]):
 
 
 def _grouped(concerns: Sequence[Concern]) -> list[tuple[Severity, str]]:
-    """One line per kind, with the layers that have it; the code is that of the first."""
-    groups: dict[str, list[Concern]] = {}
-    for concern in concerns:
-        groups.setdefault(concern.code, []).append(concern)
+    """One line per kind, with the layers that have it; the words are those of the first."""
     lines = []
-    for found in groups.values():
+    for found in by_kind(concerns):
         first = found[0]
         others = [concern.layer for concern in found[1:]]
         more = (
@@ -158,7 +155,7 @@ def _grouped(concerns: Sequence[Concern]) -> list[tuple[Severity, str]]:
             if others
             else ""
         )
-        lines.append((first.severity, f"{first.severity}: {first.where}{more}: {first.text}: {first.remedy}"))
+        lines.append((first.severity, f"{first.severity}: {first.where}{more}: {first.text}: {common_remedy(found)}"))
     return lines
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
@@ -58,6 +59,22 @@ def judge(record: LayerRecord, limits: Thresholds | None = None) -> LayerRecord:
 def gravest_first(concerns: Sequence[Concern]) -> list[Concern]:
     """Alarms, then warnings, then notes; layers in their order."""
     return sorted(concerns, key=lambda concern: -concern.severity.rank)
+
+
+def by_kind(concerns: Sequence[Concern]) -> list[list[Concern]]:
+    """Concerns of one code together, codes in the order of their first."""
+    groups: dict[str, list[Concern]] = {}
+    for concern in concerns:
+        groups.setdefault(concern.code, []).append(concern)
+    return list(groups.values())
+
+
+def common_remedy(concerns: Sequence[Concern]) -> str:
+    """The code against the first of several concerns, for all layers where it differs in the layer's name alone."""
+    first = concerns[0]
+    one = f"layers={json.dumps(first.layer)}"
+    alike = [c.layer for c in concerns if c.remedy == first.remedy.replace(one, f"layers={json.dumps(c.layer)}")]
+    return first.remedy if len(alike) == 1 else first.remedy.replace(one, f"layers={json.dumps(alike)}")
 
 
 def _words(record: LayerRecord, found: Sequence[_Finding]) -> tuple[str, str]:

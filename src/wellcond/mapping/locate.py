@@ -12,7 +12,7 @@ from wellcond.attention.find import attention_layers
 from wellcond.checked import File, checked
 from wellcond.diagnose.applied import applied_to
 from wellcond.diagnose.records import AppliedRecord, Concern
-from wellcond.diagnose.verdicts import gravest_first, judge
+from wellcond.diagnose.verdicts import by_kind, common_remedy, gravest_first, judge
 from wellcond.mapping.architecture import architecture
 from wellcond.mapping.estimates import Logits
 from wellcond.mapping.expected import expected_rows, harmonic
@@ -180,10 +180,9 @@ class Placement(Tabular):
             for layer in layers
         ]
         header = ["layer", "T", "cosine", "β", "shift", "entropy", "Σ p²", "gain", "verdict"]
-        first = {concern.code: concern for concern in reversed(self.concerns)}  # of each kind, the gravest layer's
         said = [
-            Graded(c.severity, f"{prose(f'{c.severity}: {c.where}: {c.text}:')}\n  {c.remedy}")
-            for c in gravest_first(list(first.values())[::-1])
+            Graded(c.severity, f"{prose(f'{c.severity}: {c.where}: {c.text}:')}\n  {common_remedy([c, *others])}")
+            for c, *others in by_kind(self.concerns)
         ]
         notes: list[str | Graded] = [*said, closing(self.notes, self.skipped)]
         return ResultTable(header, rows, "from weights / on the batch", notes, [layer.severity for layer in layers])
