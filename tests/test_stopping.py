@@ -146,7 +146,7 @@ def test_processes_that_read_data_end_with_their_run(number: int, everybody: boo
         code, said, took = command.end()
         assert (code, command.nobody_left()) == (128 + number, {})
         assert took < LIMIT
-    assert said.count("\n") == 2
+    assert said.count("\n") == 2, said
     assert f"0 of 4 runs are done and kept in out, and checkpoints of {jobs} more" in said
 
 
@@ -180,11 +180,11 @@ def test_a_storage_error_of_one_run_ends_those_beside_it(tmp_path: Path) -> None
         command.end()
     first = sorted(out.glob("runs/*/*"))[0]
     (first / "metrics.jsonl").unlink()
-    (first / "metrics.jsonl").mkdir()  # cannot be written
+    (first / "metrics.jsonl").mkdir()
     with started(*comparing(path, "--jobs", "2", "--seeds", "1"), cwd=tmp_path) as command:
         code, said, _ = command.end()
         assert (code, command.nobody_left()) == (2, {})
-    assert "metrics.jsonl' cannot be written" in said.splitlines()[-1]
+    assert "metrics.jsonl' cannot be read" in said.splitlines()[-1]
 
 
 @pytest.mark.long

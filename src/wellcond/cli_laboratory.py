@@ -13,6 +13,7 @@ from wellcond.cli_echo import echo
 from wellcond.cli_settings import nested
 from wellcond.errors import WellcondError
 from wellcond.plain import to_json
+from wellcond.stopping import start_tracker
 from wellcond.tables import table
 from wellcond.terminal import filled
 
@@ -164,6 +165,7 @@ def reproduce(
 
 
 def _laboratory() -> Any:
+    start_tracker()  # before joblib, which scikit-learn imports, does
     try:
         import wellcond.lab.commands as commands
     except ImportError as error:

@@ -18,6 +18,7 @@ import sys
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
+from multiprocessing import resource_tracker
 
 from wellcond.visible import visible
 
@@ -50,6 +51,19 @@ def listen() -> None:
         os.register_at_fork(after_in_child=_leave_to_the_parent)
     atexit.register(_end_at_once)  # after what is registered from here on
     threading.Thread(target=_end_in_time, args=(heard,), daemon=True).start()
+
+
+def start_tracker() -> None:
+    """Start the process that tracks multiprocessing's semaphores now, deaf to the end of the terminal.
+
+    It ignores SIGINT and SIGTERM by itself; ended by SIGHUP before the others, it has them print pages of warnings.
+    """
+    if hasattr(signal, "pthread_sigmask"):
+        before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGHUP})
+        try:
+            resource_tracker.ensure_running()
+        finally:
+            signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
 def asked() -> bool:

@@ -10,7 +10,7 @@ from typing import Annotated, Any
 import torch
 from torch import Tensor
 
-from wellcond.checked import File, Range, checked
+from wellcond.checked import File, Range, checked, short
 from wellcond.errors import WellcondError
 from wellcond.progress import bar
 from wellcond.propagation.axes import SEPARATE, Axis, as_parameter, complete, values
@@ -73,7 +73,7 @@ class Diagram(Tabular):
             parts = value if isinstance(value, tuple) else (value,)
             if not all(is_number(part) and not (isinstance(part, Tensor) and part.numel() != 1) for part in parts):
                 hint = "; where weights do not set it, take the batch's" if value is None else ""
-                raise WellcondError(f"{name} is a number on this diagram, got {value!r}{hint}")
+                raise WellcondError(f"{name} is a number on this diagram, got {short(value)}{hint}")
         point = {
             name: v if isinstance(v, tuple) else as_parameter(name, torch.tensor(float(v), dtype=torch.float64))
             for name, v in at.items()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterator, Mapping
 from types import MappingProxyType
-from typing import Any, Self
+from typing import Any, Literal, Self
 from weakref import WeakSet
 
 import torch
@@ -145,7 +145,8 @@ class ShiftConditioning(WeightConditioning):
 
     # Strength.
 
-    def strength_(self, strength: Strength | str | None) -> None:
+    @checked
+    def strength_(self, strength: Strength | Literal["safe"] | None) -> None:
         """Another strength for the same W; `"safe"` chooses it as `wc.condition_` does."""
         if self.active and (strength is None or strength == SAFE):
             self._change_(dict.fromkeys(self.strength, self.safe_strength()), CHOSEN)
