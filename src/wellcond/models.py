@@ -24,7 +24,9 @@ from wellcond.checked import Seed, checked
 from wellcond.errors import ModelNameError
 from wellcond.file_names import check_path
 from wellcond.json_files import read_json
+from wellcond.visible import briefly
 
+LONGEST = 300  # characters of somebody else's message
 FORMS = "timm:NAME, hf:NAME, hf:path/to/config.json or path/to/file.py:function"
 
 
@@ -86,11 +88,6 @@ def _library(name: str, extra: str) -> ModuleType:
         raise ModelNameError(f"{name} cannot be imported ({error}): pip install 'wellcond[{extra}]'") from error
 
 
-def _one_line(error: BaseException) -> str:
-    text = f"{type(error).__name__}: {' '.join(str(error).split())}"
-    return text if len(text) <= 300 else f"{text[:300]}…"
-
-
 def _closest(name: str, known: Iterable[str]) -> str:
     """Names that begin most like this one."""
 
@@ -111,7 +108,7 @@ def _timm(name: str, **options: Any) -> nn.Module:
         try:
             model: nn.Module = timm.create_model(name, pretrained=False, **options)
         except Exception as error:
-            raise ModelNameError(f"timm cannot build '{name}': {_one_line(error)}") from error
+            raise ModelNameError(f"timm cannot build '{name}': {briefly(error, LONGEST)}") from error
     return model
 
 
@@ -124,7 +121,7 @@ def _hf(name: str, **options: Any) -> nn.Module:
         except ModelNameError:
             raise
         except Exception as error:
-            raise ModelNameError(f"transformers cannot build '{name}': {_one_line(error)}") from error
+            raise ModelNameError(f"transformers cannot build '{name}': {briefly(error, LONGEST)}") from error
     return model
 
 
@@ -141,7 +138,9 @@ def _hf_config(transformers: ModuleType, name: str, options: dict[str, Any]) -> 
         return transformers.AutoConfig.from_pretrained(name, local_files_only=True, trust_remote_code=False, **options)
     except Exception as error:
         if name.endswith(".json"):
-            raise ModelNameError(f"'{name}' is not a configuration transformers accepts: {_one_line(error)}") from error
+            raise ModelNameError(
+                f"'{name}' is not a configuration transformers accepts: {briefly(error, LONGEST)}"
+            ) from error
         raise ModelNameError(
             f"'{name}' is neither a transformers model type{_closest(name, known)}, nor a repository in the local "
             f"cache (hf download {name} config.json puts it there). A configuration of your own: hf:path/to/config.json"
@@ -198,7 +197,7 @@ def _file(name: str, *, offered: Mapping[str, Any], **options: Any) -> nn.Module
         try:
             model = build(**{key: offered[key] for key in offered.keys() & _parameters(build)} | options)
         except (Exception, SystemExit) as error:
-            raise ModelNameError(f"{name} raised {_one_line(error)}{_line_in(path, error)}") from error
+            raise ModelNameError(f"{name} raised {briefly(error, LONGEST)}{_line_in(path, error)}") from error
     if not isinstance(model, nn.Module):
         raise ModelNameError(f"{name} returned a {type(model).__name__}; it must return a torch.nn.Module")
     return model
@@ -219,7 +218,7 @@ def _run(path: Path) -> ModuleType:
     try:
         spec.loader.exec_module(module)
     except (Exception, SystemExit) as error:
-        raise ModelNameError(f"'{path}' cannot be run: {_one_line(error)}{_line_in(path, error)}") from error
+        raise ModelNameError(f"'{path}' cannot be run: {briefly(error, LONGEST)}{_line_in(path, error)}") from error
     return module
 
 

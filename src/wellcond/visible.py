@@ -33,3 +33,13 @@ def one_line(text: object) -> str:
     expected two got \x1bthree
     """
     return visible(BREAK.sub(" ", str(text).strip()))
+
+
+def briefly(error: BaseException, longest: int) -> str:
+    r"""An exception's class and text in one line of so many characters.
+
+    >>> briefly(ValueError("two\nlines and more"), 20)
+    'ValueError: two line…'
+    """
+    text = f"{type(error).__name__}: {' '.join(str(error).split())}"
+    return text if len(text) <= longest else f"{text[:longest]}…"

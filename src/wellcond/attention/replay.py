@@ -23,6 +23,7 @@ from wellcond.attention.storage import split
 from wellcond.attention.view import AttentionLayer, Projection
 from wellcond.checked import short
 from wellcond.errors import BatchError, WellcondError
+from wellcond.visible import briefly
 
 
 @dataclass
@@ -207,8 +208,8 @@ def run(model: nn.Module, inputs: Any) -> Any:
         raise
     except Exception as error:
         raise BatchError(
-            f"{type(model).__name__} cannot be run on {describe(inputs)}: {one_line(error)}; give a tensor, a tuple of "
-            "positional or a dict of keyword arguments that its forward takes"
+            f"{type(model).__name__} cannot be run on {describe(inputs)}: {briefly(error, 200)}; give a tensor, a "
+            "tuple of positional or a dict of keyword arguments that its forward takes"
         ) from error
 
 
@@ -225,12 +226,6 @@ def describe(inputs: Any) -> str:
     if isinstance(inputs, (tuple, list)) and 0 < len(inputs) <= 5:
         return f"({', '.join(map(describe, inputs))})"
     return short(inputs)
-
-
-def one_line(error: BaseException) -> str:
-    """An exception's class and text, in at most 200 characters."""
-    text = " ".join(f"{type(error).__name__}: {error}".split())
-    return text if len(text) <= 200 else f"{text[:200]}…"
 
 
 @contextmanager

@@ -87,7 +87,7 @@ class Diagnosis(Tabular):
             "rank",
             "verdict",
         ]
-        layers = sorted(self.layers, key=lambda layer: 0 if layer.severity is None else -1 - layer.severity.rank)
+        layers = gravest_first(self.layers)
         rows = [_row(layer) for layer in layers]
         heads = [head for layer in self.layers for head in layer.heads]
         wrong = sum(bool(head.code) for head in heads)

@@ -6,6 +6,7 @@ import json
 import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
+from typing import Protocol, TypeVar
 
 from wellcond.diagnose.records import Concern, HeadRecord, JacobianRecord, LayerRecord, WeightRecord
 from wellcond.diagnose.remedies import remedy
@@ -56,9 +57,20 @@ def judge(record: LayerRecord, limits: Thresholds | None = None) -> LayerRecord:
     )
 
 
-def gravest_first(concerns: Sequence[Concern]) -> list[Concern]:
-    """Alarms, then warnings, then notes; layers in their order."""
-    return sorted(concerns, key=lambda concern: -concern.severity.rank)
+class Judged(Protocol):
+    """A concern, or the record of a layer."""
+
+    @property
+    def severity(self) -> Severity | None:
+        """How grave it is; None where nothing is wrong."""
+
+
+J = TypeVar("J", bound=Judged)
+
+
+def gravest_first(found: Sequence[J]) -> list[J]:
+    """Alarms, then warnings, then notes, then what is right; each in the order given."""
+    return sorted(found, key=lambda each: 0 if each.severity is None else -1 - each.severity.rank)
 
 
 def by_kind(concerns: Sequence[Concern]) -> list[list[Concern]]:

@@ -164,7 +164,7 @@ class Placement(Tabular):
 
     def _result_table(self) -> ResultTable:
         """Predicted / measured, layer by layer, the gravest first, then what to do and what to know."""
-        layers = sorted(self.layers, key=lambda layer: 0 if layer.severity is None else -1 - layer.severity.rank)
+        layers = gravest_first(self.layers)
         rows = [
             [
                 short(layer.layer),
