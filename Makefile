@@ -51,12 +51,14 @@ check: setup
 	$(PY) -m ruff check .
 	$(PY) -m ruff format --check .
 	$(PY) -m mypy
+	$(VENV)/bin/lint-imports
 
 format: setup
 	$(PY) -m ruff check --fix .
 	$(PY) -m ruff format .
 
 bench: setup
+	$(PY) benchmarks/startup.py
 	$(PY) benchmarks/bench.py
 	$(PY) benchmarks/conditioning.py
 	$(PY) benchmarks/jacobian.py

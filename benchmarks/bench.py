@@ -27,9 +27,9 @@ import torch
 
 import wellcond as wc
 from machine import machine
-from wellcond.draw import Draw
-from wellcond.schemes.laws import SemiOrthogonal
-from wellcond.tables import table
+from wellcond._core.keyed_random import Draw
+from wellcond._core.text_tables import table
+from wellcond.init.laws import SemiOrthogonal
 
 ROOT = Path(__file__).parents[1]
 RESULTS = ROOT / "benchmarks" / "results" / "init.json"

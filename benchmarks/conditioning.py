@@ -28,8 +28,8 @@ from torch.profiler import ProfilerActivity, profile
 import wellcond as wc
 from bench import _rounded as rounded
 from machine import machine
-from wellcond.live import live_owners
-from wellcond.tables import table
+from wellcond._core.text_tables import table
+from wellcond.conditioning.storage.live_parameter import live_owners
 
 ROOT = Path(__file__).parents[1]
 RESULTS = ROOT / "benchmarks" / "results" / "conditioning.json"
@@ -64,7 +64,7 @@ class Contestant:
         """Bytes of tensors at the worst moment of a step: what is there before it, plus what the allocator reports."""
         self.optimizer.zero_grad()
         states = [v for state in self.optimizer.state.values() for v in state.values() if isinstance(v, Tensor)]
-        kept = [rule.kept for _, _, _, rule in live_owners(self.model) if rule.kept is not None]
+        kept = [live.kept for _, _, _, live in live_owners(self.model) if live.kept is not None]
         there = {
             t.untyped_storage().data_ptr(): t.untyped_storage().nbytes()
             for t in [*self.model.parameters(), *self.model.buffers(), *states, *kept]

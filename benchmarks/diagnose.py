@@ -23,7 +23,7 @@ from torch import nn
 
 import wellcond as wc
 from machine import machine
-from wellcond.tables import table
+from wellcond._core.text_tables import table
 
 RESULTS = Path(__file__).parent / "results" / "diagnose.json"
 PASSES, BUDGET, OVERHEAD, RECORDS = 15.0, 0.01, 0.02, 20

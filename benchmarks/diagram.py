@@ -20,9 +20,9 @@ import torch
 
 import wellcond as wc
 from machine import machine
-from wellcond.propagation import tables
-from wellcond.propagation.lattice import upper_end
-from wellcond.tables import table
+from wellcond._core.text_tables import table
+from wellcond.propagation import lookup_tables as tables
+from wellcond.propagation.gaussian_lattice import upper_end
 
 RESULTS = Path(__file__).parent / "results" / "diagram.json"
 SECONDS, FASTER, AGREES = 1.5, 50.0, 2e-4

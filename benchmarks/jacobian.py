@@ -24,7 +24,7 @@ import torch
 
 from machine import machine
 from wellcond import jacobian
-from wellcond.tables import table
+from wellcond._core.text_tables import table
 
 RESULTS = Path(__file__).parent / "results" / "jacobian.json"
 BARS = {"gram": 50.0, "factor": 25.0}

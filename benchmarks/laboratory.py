@@ -19,12 +19,12 @@ from pathlib import Path
 import torch
 
 from machine import machine
-from wellcond.lab.arms import schemes_of
-from wellcond.lab.compare import Experiment, run_one
+from wellcond._core.text_tables import table
+from wellcond.lab.comparison import Experiment, run_one
 from wellcond.lab.models import lab_model
-from wellcond.lab.order import indices, learning_rate
-from wellcond.lab.recipe import Recipe, load_recipe
-from wellcond.tables import table
+from wellcond.lab.recipe.arms import arms_of
+from wellcond.lab.recipe.recipe import Recipe, load_recipe
+from wellcond.lab.training.data_order import indices, learning_rate
 
 RESULTS = Path(__file__).parent / "results" / "laboratory.json"
 BAR = 1.05
@@ -34,7 +34,7 @@ def in_the_laboratory(recipe: Recipe) -> float:
     """Seconds of its steps, as it times them itself: what a run takes before and after is the same for both."""
     with tempfile.TemporaryDirectory() as folder:
         experiment = Experiment.of(recipe, Path(folder))
-        status = run_one(experiment, schemes_of(recipe)[0], 0)
+        status = run_one(experiment, arms_of(recipe)[0], 0)
         assert status == "finished", experiment.outcomes()[0].error
         return experiment.outcomes()[0].seconds
 

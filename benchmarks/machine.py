@@ -7,7 +7,7 @@ import os
 import platform
 from importlib.metadata import version
 
-from wellcond.lab.environment import processor
+from wellcond.lab.versions_and_machine import processor
 
 
 def machine() -> dict[str, str | int]:

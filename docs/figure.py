@@ -14,7 +14,7 @@ from matplotlib.axes import Axes
 from matplotlib.colors import LogNorm
 
 import wellcond as wc
-from wellcond.linalg import singular_values
+from wellcond._core.linalg import svdvals
 
 MODEL = "vit_tiny_patch16_224"
 BEFORE, AFTER = "#c44e52", "#2a6f97"
@@ -22,7 +22,7 @@ BEFORE, AFTER = "#c44e52", "#2a6f97"
 
 def spectra(model: torch.nn.Module) -> torch.Tensor:
     """Singular values of every query head, `(layers, heads, d)`."""
-    return torch.stack([singular_values(layer.query.read()) for layer in wc.attention_layers(model) if layer.query])
+    return torch.stack([svdvals(layer.query.read()) for layer in wc.attention_layers(model) if layer.query])
 
 
 def draw_spectra(axes: Axes, before: torch.Tensor, after: torch.Tensor) -> None:

@@ -12,7 +12,8 @@ import torch
 from mkdocs.structure.files import File
 
 import wellcond as wc
-from wellcond.report.comparison_page import comparison_page
+from wellcond.html.comparison_page import comparison_page
+from wellcond.lab.page.comparison_data import comparison_data
 
 torch.set_num_threads(1)  # products are small here: two threads wait for each other more than they compute
 
@@ -75,7 +76,7 @@ def on_files(files: Any, config: Any, **_: Any) -> Any:
     for kept in (Path(config["docs_dir"]) / "results").glob("*.json"):
         with tempfile.TemporaryDirectory() as folder:
             unpack(kept, Path(folder))
-            page = comparison_page(Path(folder))
+            page = comparison_page(comparison_data(Path(folder)))
         files.append(File.generated(config, f"results/{kept.stem}.html", content=page))
     return files
 

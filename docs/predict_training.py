@@ -20,10 +20,10 @@ from torch import Tensor, nn
 from tqdm import tqdm
 
 import wellcond as wc
-from wellcond.lab.order import indices, learning_rate
 from wellcond.lab.tasks import task
-from wellcond.report.diagram import criteria, draw
-from wellcond.report.pictures import new_figure, save
+from wellcond.lab.training.data_order import indices, learning_rate
+from wellcond.plots.diagram import criteria, draw_diagram
+from wellcond.plots.figure_files import new_figure, save
 
 WIDTH, DEPTH, TOKENS, GAIN, MLP = 48, 12, 16, 0.8, (1.5, 1.5)
 BETAS = (0.3, 0.8, 1.4, 2.2, 3.2, 4.5)
@@ -144,7 +144,7 @@ def main() -> None:
     counted: dict[str, Any] = {"cosine at the input": cosine, "cells": len(results)}
     for axes, theory in zip(figure.subplots(1, 2), ("finite", "asymptotic"), strict=True):
         dia = diagram(theory, cosine)
-        draw(axes, dia)
+        draw_diagram(axes, dia)
         agree = 0
         for (beta, skip), values in results.items():
             trained = min(values) > TRAINED

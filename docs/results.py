@@ -17,9 +17,9 @@ from pathlib import Path
 
 from hooks import unpack
 
-from wellcond.lab.outcome import read_outcomes
-from wellcond.lab.statistics import compare
-from wellcond.lab.summary import table_text
+from wellcond.lab.analysis.outcome import read_outcomes
+from wellcond.lab.analysis.statistics import compare_outcomes
+from wellcond.lab.analysis.summary import table_text
 from wellcond.reproduce.results import results, results_text
 
 DOCS = Path(__file__).parent
@@ -50,7 +50,7 @@ def block(folder: Path) -> str:
     return BLOCK.format(
         name=folder.name,
         command=about["command"],
-        table=table_text(compare(outcomes, about["baseline"])),
+        table=table_text(compare_outcomes(outcomes, about["baseline"])),
         runs=len(outcomes),
         minutes=sum(outcome.seconds for outcome in outcomes) / 60,
         machine=f"{machine['processor']}, {machine['cores']} cores, torch {about['versions']['torch']}",

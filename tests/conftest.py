@@ -10,6 +10,10 @@ import torch
 from hypothesis import settings
 from playwright.sync_api import Browser, sync_playwright
 
+# Helper modules that assert: pytest rewrites only test files by itself.
+HELPERS = ("commands", "laboratory", "malformed", "pages", "propagation.oracles", "terminals", "training")
+pytest.register_assert_rewrite(*(f"tests.{name}" for name in HELPERS))
+
 settings.register_profile("wellcond", derandomize=True, deadline=None)
 settings.load_profile("wellcond")
 torch.set_num_threads(1)

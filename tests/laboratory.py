@@ -11,8 +11,8 @@ import time
 from pathlib import Path
 from typing import Any
 
-from wellcond.lab.compare import Experiment, prepare
-from wellcond.lab.recipe import load_recipe
+from wellcond.lab.comparison import Experiment, prepare_comparison
+from wellcond.lab.recipe.recipe import load_recipe
 
 TINY = """
 title = "tiny"
@@ -40,13 +40,13 @@ every = 20
 heads = 1
 examples = 2
 
-[schemes.default]
+[arms.default]
 
-[schemes.conditioned]
+[arms.conditioned]
 init = "conditioned"
 control = true
 
-[schemes."shift 1"]
+[arms."shift 1"]
 condition = "shift"
 strength = 1.0
 """
@@ -59,7 +59,7 @@ def write(folder: Path, text: str = TINY) -> Path:
 
 
 def prepared(path: Path, out: Path, **changes: Any) -> Experiment:
-    return prepare(load_recipe(path, **changes), out)
+    return prepare_comparison(load_recipe(path, **changes), out)
 
 
 def quiet(*_: object) -> Any:

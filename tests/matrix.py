@@ -7,8 +7,8 @@ from collections.abc import Sequence
 from tqdm import tqdm
 
 from tests.cases import CASES
-from wellcond.applicability import Applicability, applicability
-from wellcond.schemes.base import _SCHEMES
+from wellcond.init.applicability import Applicability, applicability
+from wellcond.init.registry import registered_schemes
 
 INTRODUCTION = """\
 # Which scheme applies where
@@ -25,7 +25,7 @@ the model itself as teacher.
 
 def shipped() -> list[str]:
     """The schemes that come with the package; tests and other packages may have registered more."""
-    return sorted(name for name, cls in _SCHEMES.items() if cls.__module__.startswith("wellcond."))
+    return sorted(name for name, cls in registered_schemes().items() if cls.__module__.startswith("wellcond."))
 
 
 def header(schemes: Sequence[str]) -> str:

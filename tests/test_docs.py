@@ -5,20 +5,19 @@ from __future__ import annotations
 import doctest
 import importlib
 import json
-import os
 import re
 import shlex
-import subprocess
-import sys
 import tomllib
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Literal, get_origin
 
 import pytest
 
 import wellcond as wc
 from tests import matrix
 from tests.cases import CASES
+from tests.preloaded import run
 
 ROOT = Path(__file__).parents[1]
 SKIP = r"(?P<skip><!-- not run: [^\n]+ -->\n)?"
@@ -67,9 +66,7 @@ def steps(page: Path) -> Iterator[tuple[str | list[str], str]]:
 def test_examples_run_and_print_what_they_show(page: Path, tmp_path: Path) -> None:
     examples = list(steps(page))
     (tmp_path / "steps.json").write_text(json.dumps([step for step, _ in examples]))
-    environment = os.environ | {"PYTHONPATH": str(ROOT / "src"), "COLUMNS": "200"}
-    command = [sys.executable, "-c", DRIVER]
-    ran = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=600)
+    ran = run(DRIVER, cwd=tmp_path, env={"COLUMNS": "200"})
     assert ran.returncode == 0, ran.stderr[-3000:]
     flags = doctest.ELLIPSIS | doctest.NORMALIZE_WHITESPACE
     for (step, shown), printed in zip(examples, ran.stdout.split(f"{END}\n")[:-1], strict=True):
@@ -85,13 +82,17 @@ def test_the_api_page_lists_every_public_name() -> None:
 @pytest.mark.parametrize("name", wc.__all__)
 def test_every_public_name_has_an_example(name: str) -> None:
     """pytest runs the examples of docstrings, see pyproject.toml."""
-    assert ">>>" in (getattr(wc, name).__doc__ or "")
+    public = getattr(wc, name)
+    if get_origin(public) is Literal:  # whose docstring is that of Literal
+        assert f"wc.{name}" in "".join(step for step, _ in steps(ROOT / "docs" / "api.md") if isinstance(step, str))
+    else:
+        assert ">>>" in (public.__doc__ or "")
 
 
 def test_the_api_page_lists_what_users_meet() -> None:
     page = (ROOT / "docs" / "api.md").read_text()
-    modules = {"find": "Unclaimed", "verify": "Verification", "draw": "Draw", "base": "register"}
-    for module, name in (*modules.items(), ("base", "Target")):
+    modules = {"layers": "Unclaimed", "verify": "Verification", "keyed_random": "Draw", "registry": "register_scheme"}
+    for module, name in (*modules.items(), ("scheme", "Target")):
         assert re.search(rf"^::: wellcond\.(\w+\.)?{module}\.{name}$", page, re.MULTILINE), name
     assert "members: [Law, " in page
 
@@ -124,3 +125,10 @@ def test_the_table_of_published_numbers_is_the_one_that_the_command_prints(monke
     monkeypatch.syspath_prepend(ROOT / "docs")
     page = ROOT / "docs" / "published.md"
     assert importlib.import_module("results").published(page.read_text()) == page.read_text()
+
+
+def test_the_findings_of_the_front_pages_are_those_of_the_records(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.syspath_prepend(ROOT / "docs")
+    findings = importlib.import_module("findings")
+    for page in findings.PAGES:
+        assert findings.filled(page.read_text()) == page.read_text()

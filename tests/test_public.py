@@ -26,6 +26,6 @@ def test_a_name_that_is_not_there() -> None:
         wc.no_such_name  # noqa: B018
     with pytest.raises(ImportError):
         from wellcond import no_such_name  # type: ignore[attr-defined]  # noqa: F401
-    from wellcond import planning  # a submodule is still imported
+    from wellcond import testing  # a submodule is still imported
 
-    assert planning.Plan is wc.Plan
+    assert testing.AttentionLayers is wc.AttentionLayers

@@ -1,6 +1,6 @@
 """`python -m wellcond`."""
 
-from wellcond.cli import main
+from wellcond.cli.main import main
 
 if __name__ == "__main__":
     main()

@@ -1,4 +1,4 @@
-"""The contract a new adapter passes, shipped so that yours can be held to it too."""
+"""Check an adapter against the contract that every adapter of the library passes."""
 
 from __future__ import annotations
 
@@ -9,12 +9,14 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from wellcond.attention.find import AttentionLayers, attention_layers
+from wellcond._core.checked import checked
+from wellcond.attention.capture import capture
+from wellcond.attention.find import attention_layers
+from wellcond.attention.layers import AttentionLayers
 from wellcond.attention.layouts import Layout
-from wellcond.attention.replay import capture
+from wellcond.attention.projection import Projection
 from wellcond.attention.verify import check_call
-from wellcond.attention.view import AttentionLayer, Projection
-from wellcond.checked import checked
+from wellcond.attention.view import AttentionLayer
 
 
 @checked
@@ -92,13 +94,13 @@ def _swap_heads(projection: Projection) -> Projection:
 
 @checked
 def state(model: nn.Module) -> dict[str, Tensor]:
-    """A copy of every parameter and buffer, non-persistent ones included."""
+    """Return a copy of every parameter and buffer, non-persistent ones included."""
     return {name: value.detach().clone() for name, value in [*model.named_parameters(), *model.named_buffers()]}
 
 
 @checked
 def same_bits(a: Tensor, b: Tensor) -> bool:
-    """Equality of bits, so that NaN equals itself and −0 differs from 0.
+    """Return whether all bits are equal, so that NaN equals itself and −0 differs from 0.
 
     >>> same_bits(torch.tensor([float("nan")]), torch.tensor([float("nan")]))
     True

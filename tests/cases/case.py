@@ -1,3 +1,5 @@
+"""What a model case is: how to build it and its batch, and what its attention layers must say of themselves."""
+
 from __future__ import annotations
 
 from collections.abc import Callable

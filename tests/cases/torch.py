@@ -1,4 +1,4 @@
-"""torch.nn and torchvision."""
+"""torch.nn and torchvision, tiny: the real modules with D, H, G and d all different."""
 
 from __future__ import annotations
 

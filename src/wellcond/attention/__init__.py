@@ -1,1 +1,1 @@
-"""What an attention layer is, in any model."""
+"""Attention layers of any model: found, seen per head, replayed and verified."""

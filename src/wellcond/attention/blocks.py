@@ -9,7 +9,8 @@ from torch.nn.parameter import is_lazy
 
 from wellcond.attention.layouts import contiguous
 from wellcond.attention.paths import join, walk
-from wellcond.attention.view import AttentionLayer, Block, Projection, Slot
+from wellcond.attention.projection import Projection, Slot
+from wellcond.attention.view import AttentionLayer, ResidualBlock
 from wellcond.errors import WeightError
 
 
@@ -22,12 +23,12 @@ class _Parts:
 
 
 def is_transposed(module: nn.Module) -> bool:
-    """Whether a linear-like module stores `(in, out)`: transformers' Conv1D."""
+    """Return whether a linear-like module stores `(in, out)`: transformers' Conv1D."""
     return any(cls.__name__ == "Conv1D" for cls in type(module).__mro__)
 
 
 def is_linear(module: nn.Module) -> bool:
-    """Whether a module is a dense map of the last (or channel) dimension: Linear, Conv1D, 1×1 convolution."""
+    """Return whether a module is a dense map of the last (or channel) dimension: Linear, Conv1D, 1×1 convolution."""
     if isinstance(module, (nn.Conv1d, nn.Conv2d)):
         return module.groups == 1 and all(size == 1 for size in module.kernel_size)
     weight = getattr(module, "weight", None)
@@ -54,7 +55,7 @@ def in_out(module: nn.Module) -> tuple[int, int]:
     return (rows, columns) if is_transposed(module) else (columns, rows)
 
 
-def find_blocks(root: nn.Module, layers: list[AttentionLayer]) -> list[Block | None]:
+def find_blocks(root: nn.Module, layers: list[AttentionLayer]) -> list[ResidualBlock | None]:
     """Return the block of each layer, None where it has none (a bare attention module).
 
     A block is the smallest ancestor that holds an MLP next to the layer: at least one matrix that reads the stream
@@ -79,17 +80,17 @@ def find_blocks(root: nn.Module, layers: list[AttentionLayer]) -> list[Block | N
     return [None if f is None else _number(modules[f[0]], *f, stacks[f[0]], names) for f in found]
 
 
-def _number(module: nn.Module, name: str, parts: _Parts, stack: str, names: dict[str, list[str]]) -> Block:
+def _number(module: nn.Module, name: str, parts: _Parts, stack: str, names: dict[str, list[str]]) -> ResidualBlock:
     """A block with its place in its stack; `names` lists the blocks of each stack."""
     depth = len(names[stack])
     other = sum(map(len, names.values())) - depth
     position = norm_position(module, parts.norms)
     index = names[stack].index(name)
-    return Block(name, index, depth, stack, **vars(parts), other_depth=other, norm_position=position)
+    return ResidualBlock(name, index, depth, stack, **vars(parts), other_depth=other, norm_position=position)
 
 
 def norm_position(block: nn.Module, norms: tuple[str, ...]) -> str:
-    """Whether a block normalises before (`"pre"`) or after (`"post"`) its residual sums; `""` if it does not say.
+    """Return `"pre"` or `"post"`: a block normalises before or after its residual sums; `""` if it does not say.
 
     >>> norm_position(nn.TransformerEncoderLayer(4, 1), ())
     'post'

@@ -1,4 +1,4 @@
-"""Index arithmetic: where the rows of one role and head lie in a stored matrix.
+"""`Layout`: the rows of one role and head in a stored matrix, by index arithmetic.
 
 Every storage met in practice (separate, block-fused, head-interleaved, transposed, grouped-query) puts the `d` numbers
 of a head on an arithmetic progression along one axis. A `Layout` is those progressions and nothing else, so no scheme

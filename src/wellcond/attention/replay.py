@@ -9,26 +9,21 @@ Shapes: `q` is `(B, H, N, d)`, `k` and `v` are `(B, G, T, d)`, the result is `(B
 
 from __future__ import annotations
 
-import inspect
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
-from wellcond.attention.paths import resolve
-from wellcond.attention.storage import split
-from wellcond.attention.view import AttentionLayer, Projection
-from wellcond.checked import short
-from wellcond.errors import BatchError, WellcondError
-from wellcond.visible import briefly
+from wellcond.attention.projection import Projection
+from wellcond.attention.roles import QKV
+from wellcond.attention.view import AttentionLayer
 
 
 @dataclass
 class Call:
-    """What one forward pass showed of one attention layer.
+    """One call of an attention layer: its arguments, what its projections read, and its output.
 
     Args:
         layer: the view.
@@ -71,7 +66,7 @@ class Softmax:
         softcap: `c` in `c · tanh(logits / c)`, applied before the bias.
 
     >>> q = k = v = torch.eye(2).reshape(1, 1, 2, 2)
-    >>> Softmax(scale=1.0, bias=causal(2, 2))(q, k, v)[0, 0, 0]         # the first token sees only itself
+    >>> Softmax(scale=1.0, bias=causal_mask(2, 2))(q, k, v)[0, 0, 0]         # the first token sees only itself
     tensor([1., 0.])
     """
 
@@ -100,7 +95,7 @@ class Softmax:
 
     @property
     def hidden(self) -> Tensor | None:
-        """Where the bias takes a key out whatever the logits are, broadcasting to `(B, H, N, T)`; None if nowhere.
+        """True where the bias takes a key out whatever the logits are, broadcasting to `(B, H, N, T)`; None if nowhere.
 
         Masks are −inf, −10000, or −100 (Swin): e^−60 is below rounding error.
         """
@@ -116,7 +111,7 @@ def repeat_groups(x: Tensor, heads: int) -> Tensor:
     return x if x.shape[1] == heads else x.repeat_interleave(heads // x.shape[1], dim=1)
 
 
-def causal(n: int, t: int, like: Tensor | None = None) -> Tensor:
+def causal_mask(n: int, t: int, like: Tensor | None = None) -> Tensor:
     """`(n, t)` additive mask: 0 on and below the diagonal, −inf above."""
     ones = torch.ones(n, t, dtype=torch.bool, device=None if like is None else like.device)
     return additive(ones.tril(), like)
@@ -136,8 +131,8 @@ def as_sequences(x: Tensor) -> Tensor:
 
 
 def tokens_by_projection(call: Call) -> dict[str, Tensor]:
-    """What Q, K and V read, as their own sub-modules saw it: `(B, N, D)` each."""
-    return {role: as_sequences(call.reads[role]) for role, _ in call.layer.projections("query", "key", "value")}
+    """Return what Q, K and V read, as their own sub-modules saw it: `(B, N, D)` each."""
+    return {role: as_sequences(call.reads[role]) for role, _ in call.layer.projections(*QKV)}
 
 
 def tokens_from(argument: str) -> Callable[[Call], dict[str, Tensor]]:
@@ -145,7 +140,7 @@ def tokens_from(argument: str) -> Callable[[Call], dict[str, Tensor]]:
 
     def tokens(call: Call) -> dict[str, Tensor]:
         x = as_sequences(call.arguments[argument])
-        return {role: x for role, _ in call.layer.projections("query", "key", "value")}
+        return {role: x for role, _ in call.layer.projections(*QKV)}
 
     return tokens
 
@@ -156,7 +151,7 @@ def concatenate_heads(call: Call, mixed: Tensor) -> Tensor:
 
 
 def output_of_layer(call: Call) -> Tensor:
-    """What the rebuilt output is compared with: the output projection's result, else the module's."""
+    """Return what a rebuilt output is compared with: the output projection's result, else the module's."""
     if call.written is not None:
         return call.written
     output = call.output[0] if isinstance(call.output, (tuple, list)) else call.output
@@ -165,7 +160,7 @@ def output_of_layer(call: Call) -> Tensor:
 
 @dataclass(frozen=True)
 class Replay:
-    """How a layer's output follows from its projections; every part sees the captured `Call`.
+    """A layer's output as a function of its projections; every part sees the captured `Call`.
 
     Args:
         mixing: the score-and-mix of this call: a `Softmax`, or any function of `(q, k, v)`.
@@ -196,136 +191,3 @@ def project_out(projection: Projection, mixed: Tensor) -> Tensor:
     out = torch.einsum("...hd,hxd->...x", heads, weight)
     bias = projection.read_bias()
     return out if bias is None else out + bias
-
-
-def run(model: nn.Module, inputs: Any) -> Any:
-    """Call a model with a tensor, a tuple of positional or a mapping of keyword arguments."""
-    try:
-        if isinstance(inputs, Mapping):
-            return model(**inputs)
-        return model(*inputs) if isinstance(inputs, (tuple, list)) else model(inputs)
-    except (WellcondError, torch.OutOfMemoryError):
-        raise
-    except Exception as error:
-        raise BatchError(
-            f"{type(model).__name__} cannot be run on {describe(inputs)}: {briefly(error, 200)}; give a tensor, a "
-            "tuple of positional or a dict of keyword arguments that its forward takes"
-        ) from error
-
-
-def describe(inputs: Any) -> str:
-    """What a model was given, in words.
-
-    >>> describe({"input_ids": torch.zeros(2, 7, dtype=torch.long)})
-    'input_ids: Tensor (2, 7) of int64'
-    """
-    if isinstance(inputs, Tensor):
-        return f"Tensor {tuple(inputs.shape)} of {str(inputs.dtype).removeprefix('torch.')}"
-    if isinstance(inputs, Mapping) and inputs:
-        return ", ".join(f"{name}: {describe(value)}" for name, value in list(inputs.items())[:5])
-    if isinstance(inputs, (tuple, list)) and 0 < len(inputs) <= 5:
-        return f"({', '.join(map(describe, inputs))})"
-    return short(inputs)
-
-
-@contextmanager
-def evaluating(model: nn.Module) -> Iterator[None]:
-    """Put a module into evaluation mode and back, each sub-module to its own mode.
-
-    Without gradients torch's encoder then fuses its layers and packs padded tokens, which no hook could read: not here.
-    """
-    modes = [(module, module.training) for module in model.modules()]
-    fused = torch.backends.mha.get_fastpath_enabled()
-    try:
-        torch.backends.mha.set_fastpath_enabled(False)
-        for module, _ in modes:  # not model.eval(), which a module that contains itself would never end
-            module.training = False
-        yield
-    finally:
-        torch.backends.mha.set_fastpath_enabled(fused)
-        for module, training in modes:
-            module.training = training
-
-
-@torch.no_grad()
-def capture(layers: list[AttentionLayer], inputs: Any) -> list[Call | None]:
-    """Run the model once and return the first call of each layer, None for a layer that was not called.
-
-    Hooks are always removed, train/eval modes restored, and no gradient is recorded.
-    """
-    root = layers[0].root
-    assert root is not None
-    with evaluating(root), _watching(layers) as calls:
-        run(root, inputs)
-    return [calls.get(index) for index in range(len(layers))]
-
-
-@torch.no_grad()
-def repeat(call: Call) -> Call:
-    """Run a layer's module again with the arguments of an earlier call."""
-    args, kwargs = call.given
-    with evaluating(call.module), _watching([call.layer]) as calls:
-        call.module(*args, **kwargs)
-    return calls[0]
-
-
-@contextmanager
-def _watching(layers: list[AttentionLayer]) -> Iterator[dict[int, Call]]:
-    """Record the first call of each layer, by its index; hooks are always removed."""
-    calls: dict[int, Call] = {}
-    handles: list[Any] = []
-    try:
-        for index, layer in enumerate(layers):
-            handles += _watch(index, layer, calls)
-        yield calls
-    finally:
-        for handle in handles:
-            handle.remove()
-
-
-def _watch(index: int, layer: AttentionLayer, calls: dict[int, Call]) -> list[Any]:
-    """Hook one attention module and the modules of its projections."""
-    module = layer.module
-    signature = inspect.signature(module.forward)
-    depth = [0]  # calls under way or finished; only the first is recorded
-
-    def enter(module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-        depth[0] += 1
-        if depth[0] > 1:
-            return
-        bound = signature.bind(*args, **kwargs).arguments
-        for name, parameter in signature.parameters.items():
-            if parameter.kind is inspect.Parameter.VAR_KEYWORD:
-                bound.update(bound.pop(name, {}))
-        calls[index] = Call(layer, module, dict(bound), given=(args, kwargs))
-
-    def leave(module: nn.Module, args: Any, output: Any) -> None:
-        if depth[0] == 1:
-            calls[index].output = output
-
-    def reader(roles: list[str]) -> Callable[..., None]:
-        def hook(module: nn.Module, args: tuple[Any, ...], output: Any) -> None:
-            if index not in calls or depth[0] > 1:
-                return
-            call = calls[index]
-            for role in roles:
-                if role not in call.reads:
-                    call.reads[role] = args[0]
-                    if role == "output":
-                        call.written = output
-
-        return hook
-
-    handles: list[Any] = [
-        module.register_forward_pre_hook(enter, with_kwargs=True),
-        module.register_forward_hook(leave),
-    ]
-    owners: dict[str, list[str]] = {}
-    for role, projection in layer.projections():
-        owners.setdefault(split(projection.weight.path)[0], []).append(role)
-    assert layer.root is not None
-    for path, roles in owners.items():
-        owner = resolve(layer.root, path)
-        if owner is not module:
-            handles.append(owner.register_forward_hook(reader(roles)))
-    return handles

@@ -1,4 +1,4 @@
-"""Is a view right? Rebuild the module's own output from it, or, without a replay, perturb head by head."""
+"""Verify a view: rebuild the module's own output from it, or, without a replay, perturb head by head."""
 
 from __future__ import annotations
 
@@ -9,16 +9,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from wellcond.attention.replay import (
-    Call,
-    Replay,
-    capture,
-    evaluating,
-    output_of_layer,
-    project,
-    project_out,
-    repeat,
-)
+from wellcond.attention.capture import capture, evaluating, repeat
+from wellcond.attention.replay import Call, Replay, output_of_layer, project, project_out
+from wellcond.attention.roles import QKV
 from wellcond.attention.view import AttentionLayer
 from wellcond.errors import WellcondError
 
@@ -51,7 +44,6 @@ class Verification:
         return self.error <= self.tolerance
 
     def __bool__(self) -> bool:
-        """`passed`."""
         return self.passed
 
 
@@ -103,8 +95,7 @@ def rebuild(layer: AttentionLayer, call: Call) -> Tensor:
 def _rebuild(layer: AttentionLayer, replay: Replay, call: Call) -> Tensor:
     tokens = replay.tokens(call)
     projected = [
-        project(p, tokens[role]) if (p := getattr(layer, role)) is not None else torch.empty(0)
-        for role in ("query", "key", "value")
+        project(p, tokens[role]) if (p := getattr(layer, role)) is not None else torch.empty(0) for role in QKV
     ]
     mixed = replay.assemble(call, replay.mixing(call)(*projected))
     if layer.output is not None:
@@ -114,14 +105,14 @@ def _rebuild(layer: AttentionLayer, replay: Replay, call: Call) -> Tensor:
 
 @torch.no_grad()
 def _misplaced_heads(layer: AttentionLayer, call: Call) -> int:
-    """How many heads, when changed, change more than their own part of what the output projection reads.
+    """Count the heads that, when changed, change more than their own part of what the output projection reads.
 
     A query head acts on its own columns, a key or value head on those of the query heads that share it. Without an
     output projection the module's result is looked at, which has the same columns.
     """
     wrong = 0
     before = _mixed(call)
-    for _, projection in layer.projections("query", "key", "value"):
+    for _, projection in layer.projections(*QKV):
         weight = projection.read()
         shared = max(1, layer.num_heads // projection.heads)
         try:

@@ -4,17 +4,17 @@ from __future__ import annotations
 
 from typing import Any
 
-from wellcond.checked import checked
-from wellcond.diagnose.monitor import Monitor
+from wellcond._core.checked import checked
+from wellcond.conditioning.handle import Conditioning
+from wellcond.diagnosis.monitor import Monitor
 from wellcond.errors import WellcondError
-from wellcond.integrations.shared import NAME, attach, check_model, missing
+from wellcond.integrations.shared import NAME, attach, check_model, missing_library
 from wellcond.integrations.watching import Watching
-from wellcond.spectral.handle import Conditioning
 
 try:
     from lightning.pytorch import Callback, LightningModule
 except ImportError as error:
-    raise missing("lightning", "lightning", error) from error
+    raise missing_library("lightning", "lightning", error) from error
 
 
 class ConditioningCallback(Callback):  # type: ignore[misc]

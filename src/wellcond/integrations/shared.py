@@ -1,4 +1,4 @@
-"""What the callbacks have in common."""
+"""Checks and messages that the callbacks of all training loops share."""
 
 from __future__ import annotations
 
@@ -7,14 +7,14 @@ from typing import Any
 
 from torch import nn
 
+from wellcond.conditioning.handle import Conditioning
 from wellcond.errors import WeightError
-from wellcond.spectral.handle import Conditioning
 
 NAME = "wellcond"  # under which a checkpoint has the state
 
 
-def missing(library: str, extra: str, error: ImportError) -> ImportError:
-    """What to raise where an optional library cannot be imported."""
+def missing_library(library: str, extra: str, error: ImportError) -> ImportError:
+    """Return the error to raise where an optional library cannot be imported."""
     return ImportError(f"{library} cannot be imported ({error}): pip install 'wellcond[{extra}]'", name=library)
 
 

@@ -10,25 +10,26 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from wellcond._core.argument_types import Folder
+from wellcond._core.checked import checked
+from wellcond._core.safe_text import visible
 from wellcond.attention.storage import full
-from wellcond.checked import Folder, checked
-from wellcond.diagnose.monitor import Monitor
+from wellcond.checkpoint.handle_state import load_state_, write_state
+from wellcond.conditioning.handle import Conditioning
+from wellcond.conditioning.storage.live_parameter import live_owners, parameter_of
+from wellcond.diagnosis.monitor import Monitor
 from wellcond.errors import CheckpointError
-from wellcond.integrations.shared import NAME, attach, check_model, missing
+from wellcond.integrations.shared import NAME, attach, check_model, missing_library
 from wellcond.integrations.watching import Watching
-from wellcond.live import live_owners, stored_weight
-from wellcond.spectral.handle import Conditioning
-from wellcond.spectral.saved import load_state_, write_state
-from wellcond.visible import visible
 
 try:
     from transformers import TrainerCallback
     from transformers.trainer_callback import CallbackHandler
 except ImportError as error:
-    raise missing("transformers", "hf", error) from error
+    raise missing_library("transformers", "hf", error) from error
 
 
-class ConditioningCallback(TrainerCallback):  # type: ignore[misc]
+class ConditioningTrainerCallback(TrainerCallback):  # type: ignore[misc]
     """Attach a handle to the Trainer's optimizer, save it in every checkpoint, restore it when training resumes.
 
     The state is `wellcond.safetensors` in the checkpoint's folder; `model.safetensors` holds the weights that are used,
@@ -44,7 +45,7 @@ class ConditioningCallback(TrainerCallback):  # type: ignore[misc]
     >>> from transformers import GPT2Config, GPT2LMHeadModel, Trainer, TrainingArguments
     >>> config = GPT2Config(n_layer=1, n_embd=8, n_head=2, vocab_size=9, n_positions=4, bos_token_id=0, eos_token_id=0)
     >>> model = GPT2LMHeadModel(config)
-    >>> callback = ConditioningCallback(wc.condition_(model, "shift", strength=0.5))
+    >>> callback = ConditioningTrainerCallback(wc.condition_(model, "shift", strength=0.5))
     >>> data = [{"input_ids": torch.arange(4), "labels": torch.arange(4)}] * 8
     >>> with tempfile.TemporaryDirectory() as folder:
     ...     options = {"max_steps": 1, "save_steps": 1, "report_to": "none", "disable_tqdm": True, "use_cpu": True}
@@ -108,7 +109,7 @@ class ConditioningCallback(TrainerCallback):  # type: ignore[misc]
             warnings.warn(
                 f"there is no {self.file} in '{visible(folders[-1])}', so W comes from the weights of the "
                 "checkpoint, to rounding error; for a bit-exact continuation say "
-                "ConditioningCallback(handle, resume_from=FOLDER)",
+                "ConditioningTrainerCallback(handle, resume_from=FOLDER)",
                 stacklevel=2,
             )
 
@@ -123,11 +124,11 @@ class ConditioningCallback(TrainerCallback):  # type: ignore[misc]
             self.handle.load_state_dict(before)
             raise CheckpointError(
                 f"'{file}' belongs to another checkpoint than the one training resumes from: it does not give its "
-                f"'{wrong[0]}'; say ConditioningCallback(handle, resume_from=FOLDER)"
+                f"'{wrong[0]}'; say ConditioningTrainerCallback(handle, resume_from=FOLDER)"
             )
 
 
-class MonitorCallback(TrainerCallback):  # type: ignore[misc]
+class MonitorTrainerCallback(TrainerCallback):  # type: ignore[misc]
     """Have a monitor look after every step of the Trainer's optimizer; its averages go to the Trainer's log.
 
     They are an entry of `trainer.state.log_history` and reach the trackers of `report_to`, when they are measured:
@@ -141,7 +142,7 @@ class MonitorCallback(TrainerCallback):  # type: ignore[misc]
     Attributes:
         monitor: the `wc.Monitor`; None before training, where a batch was given.
 
-    >>> MonitorCallback({"input_ids": torch.arange(4)[None]}, every=100).monitor is None
+    >>> MonitorTrainerCallback({"input_ids": torch.arange(4)[None]}, every=100).monitor is None
     True
     """
 
@@ -198,11 +199,15 @@ def _folder(args: Any, step: int) -> Path:
 def _used(model: nn.Module) -> dict[str, Tensor]:
     """A copy of each live weight as it is used."""
     return {
-        f"{path}.{name}": full(rule.export(stored_weight(owner, name))).clone()
-        for path, owner, name, rule in live_owners(model)
+        f"{path}.{name}": full(live.export(parameter_of(owner, name))).clone()
+        for path, owner, name, live in live_owners(model)
     }
 
 
 def _distance(a: Tensor, b: Tensor) -> float:
     """The largest difference, in units of the last place of the largest number."""
     return float((a - b).abs().max() / (torch.finfo(b.dtype).eps * b.abs().max()))
+
+
+ConditioningCallback = ConditioningTrainerCallback  # the names up to 0.1
+MonitorCallback = MonitorTrainerCallback

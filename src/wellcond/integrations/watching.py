@@ -8,8 +8,8 @@ from typing import Any
 
 from torch import nn
 
-from wellcond.diagnose.monitor import Monitor
-from wellcond.diagnose.scalars import scalars
+from wellcond.diagnosis.monitor import Monitor
+from wellcond.diagnosis.summaries import scalars
 from wellcond.errors import WellcondError
 from wellcond.integrations.shared import check_model
 
@@ -31,22 +31,18 @@ class Watching:
     """
 
     def __init__(self, given: Any, options: dict[str, Any]) -> None:
-        if isinstance(given, nn.Module):
-            raise WellcondError(
-                f"MonitorCallback takes a batch or a wc.Monitor, got the model {type(given).__name__}: say "
-                "MonitorCallback(batch, every=…), the model is that of the Trainer; or MonitorCallback(wc.Monitor(…))"
-            )
-        if given is None:
-            raise WellcondError("MonitorCallback takes a batch or a wc.Monitor, got None")
+        if given is None or isinstance(given, nn.Module):
+            got = "None" if given is None else f"the model {type(given).__name__}, which it knows from the Trainer"
+            raise WellcondError(f"a monitor's callback takes a batch (and every=…) or a wc.Monitor, got {got}")
         unknown = [name for name in options if name not in KEYWORDS]
         if unknown:
             close = difflib.get_close_matches(unknown[0], KEYWORDS, n=1)
             known = f"did you mean {close[0]}?" if close else f"there are {', '.join(KEYWORDS)}"
-            raise WellcondError(f"MonitorCallback has no keyword '{unknown[0]}'; {known}")
+            raise WellcondError(f"a monitor's callback has no keyword '{unknown[0]}'; {known}")
         if isinstance(given, Monitor) and options:
             raise WellcondError(
-                f"MonitorCallback was given a wc.Monitor and {', '.join(options)}: give them to the Monitor, or give "
-                "the callback its batch instead"
+                f"a monitor's callback was given a wc.Monitor and {', '.join(options)}: give them to the Monitor, or "
+                "give the callback its batch instead"
             )
         self.monitor: Monitor | None = given if isinstance(given, Monitor) else None
         self.given, self._options, self._last = given, options, 0

@@ -1,28 +1,26 @@
-"""One head on some sequences: all that its Jacobian depends on, in float64."""
+"""`Head`: all that the Jacobian of one head on some sequences depends on, in float64."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
-from typing import Any
 
 import torch
 from torch import Tensor
 
-from wellcond.attention.precise import widened
-from wellcond.attention.replay import Call, Mixing, Softmax, capture, project
-from wellcond.attention.view import AttentionLayer
-from wellcond.checked import Positive, Seed, checked
-from wellcond.errors import NotFiniteError, WellcondError
-from wellcond.jacobian.tensors import check_tensors
-from wellcond.linalg import EPS, exact, span
+from wellcond._core.argument_types import Positive, Seed
+from wellcond._core.checked import checked
+from wellcond._core.linalg import EPS, exact, orthonormal_basis
+from wellcond.attention.replay import Mixing, Softmax
+from wellcond.attention.roles import QKV
+from wellcond.errors import NotFiniteError
+from wellcond.jacobian.head_checks import check_tensors
 
-ROLES = ("query", "key", "value")
-LARGE = 1e4
+ENLARGED = 1e4  # factor on queries and keys next to which the eps of a QK-norm vanishes
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)  # tensors are equal element by element
 class Head:
     """A head's tokens, weights and mixing.
 
@@ -43,12 +41,12 @@ class Head:
 
     @property
     def rows(self) -> int:
-        """How many query rows each sequence has."""
+        """Number of query rows of each sequence."""
         return next(iter(self.tokens.values())).shape[1]
 
     @property
     def sequences(self) -> int:
-        """How many sequences there are."""
+        """Number of sequences."""
         return next(iter(self.tokens.values())).shape[0]
 
     @property
@@ -60,7 +58,7 @@ class Head:
         """Q, K and V, each `(B, 1, N, d)`; empty for a role that is absent."""
         weights = weights or self.weights
         parts = []
-        for role in ROLES:
+        for role in QKV:
             if role not in weights:
                 parts.append(torch.empty(0))
                 continue
@@ -75,7 +73,7 @@ class Head:
 
     @checked
     def twin(self, seed: Seed = 0, *, joint: bool = False) -> Head:
-        """The same architecture on tokens that span the same space, with generic, well conditioned numbers.
+        """Return a head of the same architecture on tokens that span the same space, with generic numbers.
 
         `joint` gives all roles the same coordinates.
         """
@@ -84,10 +82,9 @@ class Head:
         def draw(*shape: int) -> Tensor:
             return torch.randn(shape, dtype=torch.float64, generator=generator).to(self.tokens["value"].device)
 
-        tokens = {
-            role: basis * (basis.shape[0] * basis.shape[1]) ** 0.5  # entries of about unit variance
-            for role, basis in per_distinct(self.tokens, lambda x: span(x, self.resolution), joint=joint).items()
-        }
+        bases = per_distinct(self.tokens, lambda x: orthonormal_basis(x, self.resolution), joint=joint)
+        # Entries of about unit variance.
+        tokens = {role: basis * (basis.shape[0] * basis.shape[1]) ** 0.5 for role, basis in bases.items()}
         weights = {
             role: draw(x.shape[2], self.weights[role].shape[1]) / x.shape[2] ** 0.5 for role, x in tokens.items()
         }
@@ -96,14 +93,14 @@ class Head:
         return twin._enlarged() if type(self.mixing) is Softmax else twin
 
     def _enlarged(self) -> Head:
-        """The same with queries and keys so large that the eps of a QK-norm is no direction of its own."""
+        """Enlarge queries and keys so that the eps of a QK-norm is no direction of its own."""
         assert isinstance(self.mixing, Softmax)
         tokens, biases = dict(self.tokens), dict(self.biases)
         maps = (self.mixing.query_map, self.mixing.key_map)
-        for role, f, z in zip(ROLES, maps, self.project(), strict=False):
-            if f(LARGE * z).norm() < 2 * f(z).norm():  # it normalises
-                tokens[role] = tokens[role] * LARGE
-                biases |= {role: biases[role] * LARGE} if role in biases else {}
+        for role, f, z in zip(QKV, maps, self.project(), strict=False):
+            if f(ENLARGED * z).norm() < 2 * f(z).norm():  # it normalises
+                tokens[role] = tokens[role] * ENLARGED
+                biases |= {role: biases[role] * ENLARGED} if role in biases else {}
         return replace(self, tokens=tokens, biases=biases)
 
 
@@ -159,7 +156,7 @@ def softmax_head(
     maps = {name: f for name, f in (("query_map", query_map), ("key_map", key_map)) if f is not None}
     head = Head(
         {"query": queries, "key": keys, "value": keys},
-        {role: exact(w) for role, w in zip(ROLES, (w_q, w_k, w_v), strict=True)},
+        {role: exact(w) for role, w in zip(QKV, (w_q, w_k, w_v), strict=True)},
         {role: exact(b) for role, b in (biases or {}).items()},
         Softmax(scale, bias, softcap=softcap, **maps),
     )
@@ -168,102 +165,3 @@ def softmax_head(
     if not math.isfinite(float(q.abs().max()) * float(k.abs().max()) * q.shape[3] * largest):
         raise NotFiniteError("the logits overflow: there is no Jacobian; lower the scale, or the weights")
     return head
-
-
-@checked
-def head_of(layer: AttentionLayer, inputs: Any, head: int = 0, *, sequences: Sequence[int] | None = None) -> Head:
-    """One head of a real layer, on what it reads while the model runs on `inputs`.
-
-    Args:
-        layer: a view from `wc.attention_layers`.
-        inputs: a batch for the *model*, or a `Call` captured before.
-        head: index of the query head; a grouped-query head has the keys and values of its group.
-        sequences: which of the batch's sequences (windows, where the layer attends in windows); all if None.
-
-    >>> import wellcond as wc
-    >>> layer = wc.attention_layers(torch.nn.TransformerEncoderLayer(8, 2, batch_first=True))[0]
-    >>> head_of(layer, torch.randn(3, 5, 8), 1, sequences=[0]).output().shape
-    torch.Size([1, 5, 4])
-    """
-    return next(heads_of(layer, inputs, [head], sequences=sequences))
-
-
-@checked
-def heads_of(
-    layer: AttentionLayer, inputs: Any, heads: Sequence[int] | None = None, *, sequences: Sequence[int] | None = None
-) -> Iterator[Head]:
-    """Some heads of a layer (all if None), one after the other; see `head_of`."""
-    call = inputs if isinstance(inputs, Call) else capture([layer], inputs)[0]
-    if call is None:
-        raise WellcondError(f"'{layer.name}' was not called on this input; give one that reaches it")
-    if layer.replay is None:
-        raise WellcondError(f"'{layer.name}' ({layer.kind}) has no replay, so its Jacobian is not known")
-    precise = widened(call)
-    roles = dict(layer.projections(*ROLES))
-    tokens = {role: x for role, x in layer.replay.tokens(precise).items() if role in roles}
-    chosen = torch.tensor(range(len(tokens["value"])) if sequences is None else list(sequences), dtype=torch.long)
-    if not len(chosen) or not 0 <= int(chosen.min()) <= int(chosen.max()) < len(tokens["value"]):
-        raise WellcondError(f"'{layer.name}' read {len(tokens['value'])} sequences, there are no {chosen.tolist()}")
-    whole = {role: project(projection, tokens[role]) for role, projection in roles.items()}
-    if not all(bool(torch.isfinite(x).all()) for x in whole.values()):
-        raise NotFiniteError(f"what '{layer.name}' reads, or its weights, are not finite: it has no Jacobian")
-    weights = {role: projection.read().to(tokens[role]) for role, projection in roles.items()}
-    biases = {role: bias.to(tokens[role]) for role, p in roles.items() if (bias := p.read_bias()) is not None}
-    mixing = layer.replay.mixing(precise)
-    resolution = next(iter(layer.replay.tokens(call).values())).dtype
-    some = _shared({role: x[chosen] for role, x in tokens.items()})
-    for head in range(layer.num_heads) if heads is None else heads:
-        if not 0 <= head < layer.num_heads:
-            raise WellcondError(f"'{layer.name}' has {layer.num_heads} heads, there is no head {head}")
-        index = {role: head // (layer.num_heads // projection.heads) for role, projection in roles.items()}
-        yield Head(
-            some,
-            {role: weight[index[role]] for role, weight in weights.items()},
-            {role: bias[index[role]] for role, bias in biases.items()},
-            one_head(mixing, whole, chosen, head, index),
-            torch.finfo(resolution).eps,
-        )
-
-
-def _shared(tokens: dict[str, Tensor]) -> dict[str, Tensor]:
-    """One tensor for roles that read the same tokens."""
-    found: list[Tensor] = []
-    shared = {}
-    for role, x in tokens.items():
-        same = next((y for y in found if y.shape == x.shape and torch.equal(x, y)), None)
-        found.append(x)
-        shared[role] = x if same is None else same
-    return shared
-
-
-def one_head(mixing: Mixing, whole: dict[str, Tensor], chosen: Tensor, head: int, index: dict[str, int]) -> Mixing:
-    """The mixing of one head on some sequences, the others' Q, K and V held fixed at `whole`, `(B, heads, N, d)`."""
-
-    def put(role: str, x: Tensor) -> Tensor:
-        if role not in whole:
-            return x
-        if whole[role].shape[:2] == (1, 1):
-            return x
-        return whole[role].index_put((chosen, torch.tensor(index[role])), x[:, 0])
-
-    def take(x: Tensor, h: int) -> Tensor:
-        return x[chosen, h][:, None]
-
-    if type(mixing) is not Softmax:
-        return lambda q, k, v: take(mixing(put("query", q), put("key", k), put("value", v)), head)
-
-    def part(x: Any) -> Any:
-        """The part of a tensor that broadcasts to `(B, H, N, T)`."""
-        if not isinstance(x, Tensor) or x.ndim == 0:
-            return x
-        x = x.reshape((1,) * (4 - x.ndim) + x.shape)
-        x = x if x.shape[1] == 1 else x[:, head : head + 1]
-        return x if x.shape[0] == 1 else x[chosen]
-
-    return Softmax(
-        part(mixing.scale),
-        part(mixing.bias),
-        lambda q: take(mixing.query_map(put("query", q)), head),
-        lambda k: take(mixing.key_map(put("key", k)), index["key"]),
-        mixing.softcap,
-    )

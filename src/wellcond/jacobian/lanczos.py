@@ -1,4 +1,4 @@
-"""The largest eigenvalue of a symmetric operator, from products with vectors alone."""
+"""Largest eigenvalue of an operator, and σ_max of a Jacobian, from products with vectors alone: Lanczos."""
 
 from __future__ import annotations
 
@@ -7,12 +7,13 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
-from wellcond.linalg import eigh
+from wellcond._core.linalg import eigh
+from wellcond.jacobian.head import Head
 
-EVERY = 5  # steps between two looks at the small matrix
+STEPS_BETWEEN_CHECKS = 5  # of the small matrix's eigenvalues
 
 
-def largest_eigenvalue(
+def lanczos_largest_eigenvalue(
     apply: Callable[[Tensor], Tensor], start: Tensor, *, tolerance: float = 1e-10, steps: int = 400
 ) -> tuple[float, float]:
     """The largest eigenvalue of a positive semi-definite operator, and how far off it may be.
@@ -27,7 +28,7 @@ def largest_eigenvalue(
         steps: products to stop after all the same; the residual is returned.
 
     >>> a = torch.diag(torch.arange(1.0, 101.0, dtype=torch.float64))
-    >>> value, residual = largest_eigenvalue(lambda x: a @ x, torch.ones(100, dtype=torch.float64))
+    >>> value, residual = lanczos_largest_eigenvalue(lambda x: a @ x, torch.ones(100, dtype=torch.float64))
     >>> round(value, 9), residual < 1e-8
     (100.0, True)
     """
@@ -44,7 +45,7 @@ def largest_eigenvalue(
             w = w - basis[: step + 1].mT @ (basis[: step + 1] @ w)
         length = float(w.norm())
         last = step + 1 == steps or length <= 1e-15 * float(small[0, 0])
-        if last or step % EVERY == EVERY - 1:
+        if last or step % STEPS_BETWEEN_CHECKS == STEPS_BETWEEN_CHECKS - 1:
             values, vectors = eigh(small[: step + 1, : step + 1])
             top, residual = float(values[-1]), length * abs(float(vectors[-1, -1]))
             if last or residual <= tolerance * top:
@@ -52,3 +53,31 @@ def largest_eigenvalue(
         small[step, step + 1] = small[step + 1, step] = length
         v = w / length
     raise AssertionError("the last step returns")
+
+
+def largest_singular_value(head: Head, rows: Tensor, *, tolerance: float = 1e-6) -> tuple[float, float]:
+    """σ_max of J side by side for some query rows, and how far off it may be.
+
+    Jᵀu is reverse mode; J v is the derivative of uᵀJv with respect to u, so only reverse mode is needed.
+
+    >>> from wellcond.jacobian.head import softmax_head
+    >>> head = softmax_head(torch.ones(3, 4), *torch.ones(3, 4, 2))
+    >>> round(largest_singular_value(head, torch.arange(3))[0], 6)                # √(N D)
+    3.464102
+    """
+    names = list(head.weights)
+    with torch.enable_grad():
+        leaves = [head.weights[name].detach().requires_grad_() for name in names]
+        out = head.output(dict(zip(names, leaves, strict=True)))[:, rows].flatten()
+        u = torch.zeros_like(out, requires_grad=True)
+        back = torch.autograd.grad(out, leaves, u, create_graph=True, materialize_grads=True)
+
+    def apply(x: Tensor) -> Tensor:
+        pulled = torch.autograd.grad(out, leaves, x, retain_graph=True, materialize_grads=True)
+        (pushed,) = torch.autograd.grad(back, u, pulled, retain_graph=True)
+        return pushed
+
+    generator = torch.Generator().manual_seed(0)
+    start = torch.randn(len(out), dtype=torch.float64, generator=generator).to(out.device)
+    value, residual = lanczos_largest_eigenvalue(apply, start, tolerance=tolerance)
+    return value**0.5, residual / (2 * value**0.5) if value else 0.0

@@ -1,11 +1,35 @@
-"""What is known of a Jacobian's spectrum, and how well."""
+"""ConditionNumber and Bound: what is known of a Jacobian's spectrum, and how well."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Literal
 
-OK, DEFICIENT, UNRESOLVED = "ok", "rank deficient", "unresolved"
-LOWER_BOUND, SAMPLE, LARGEST = "lower bound", "row sample", "largest only"
+from wellcond._core.status import Status
+
+JacobianConvention = Literal["side-by-side", "vertical"]
+JacobianMethod = Literal["auto", "gram", "factor", "matrix-free"]
+
+
+_DEAD = "some directions of the weights have no effect"
+_ALL_ROWS = 'measure every query row, rows=None, or jacobian="exact" of wc.diagnose'
+
+
+class SpectrumStatus(Status):
+    """How well the condition number of a Jacobian is known, with what to do about it; a string, as in JSON.
+
+    >>> SpectrumStatus.LOWER_BOUND == "lower bound"
+    True
+    >>> print(SpectrumStatus("lower bound").remedy)
+    κ is at least this: measure every query row, rows=None, or jacobian="exact" of wc.diagnose
+    """
+
+    OK = "ok"
+    DEFICIENT = "rank deficient", f'{_DEAD}: wc.condition_(model, "polar"), or initialise them anew'
+    UNRESOLVED = "unresolved", "σ_min is below the precision of float64: κ is at least this; condition the weights"
+    LOWER_BOUND = "lower bound", f"κ is at least this: {_ALL_ROWS}"  # from some rows of a Jacobian with full row rank
+    SAMPLE = "row sample", f"κ is about this: {_ALL_ROWS}"  # from some rows of another
+    LARGEST = "largest only", "only σ_max fits in memory: measure fewer query rows, rows=…, or raise max_memory"
 
 
 @dataclass(frozen=True)
@@ -24,10 +48,7 @@ class ConditionNumber:
         structural_rank: the rank that generic weights would have on the same tokens; None if not computed.
         error: estimated absolute error of `sigma_min`.
         method: `"gram"`, `"factor"` or `"matrix-free"`.
-        status: `"ok"`; `"rank deficient"`, below the structural rank; `"unresolved"`, σ_min is below the precision of
-            float64; `"lower bound"`, from some query rows of a Jacobian with full row rank;
-            `"row sample"`, from some query rows of another, so only an estimate; `"largest only"`, nothing else fits in
-            memory.
+        status: how well κ is known, with the remedy; also given as its word.
 
     >>> print(ConditionNumber(2e9, 4.0, 2e-9, 640, 640, 1e-14, "factor", "ok"))
     2e+09
@@ -42,19 +63,26 @@ class ConditionNumber:
     structural_rank: int | None
     error: float | None
     method: str
-    status: str
+    status: SpectrumStatus
+
+    def __post_init__(self) -> None:
+        """Take a status also by its word, as JSON has it."""
+        object.__setattr__(self, "status", SpectrumStatus(self.status))
 
     @property
     def sign(self) -> str:
         """`"≥"` where κ is at least the value, `"~"` where it is about that, else nothing."""
-        return {UNRESOLVED: "≥", LOWER_BOUND: "≥", SAMPLE: "~"}.get(self.status, "")
+        known = {SpectrumStatus.UNRESOLVED: "≥", SpectrumStatus.LOWER_BOUND: "≥", SpectrumStatus.SAMPLE: "~"}
+        return known.get(self.status, "")
 
     def __str__(self) -> str:
         if self.value is None:
             return f"σ_max {self.sigma_max:.3g} ({self.status})"
-        if self.status == DEFICIENT:
+        if self.status == SpectrumStatus.DEFICIENT:
             return f"{self.value:.3g} (rank {self.rank} of {self.structural_rank})"
-        return f"{self.sign} {self.value:.3g}".strip() + ("" if self.status == OK else f" ({self.status})")
+        return f"{self.sign} {self.value:.3g}".strip() + (
+            "" if self.status == SpectrumStatus.OK else f" ({self.status})"
+        )
 
 
 @dataclass(frozen=True)

@@ -1,1 +1,1 @@
-"""The laboratory: train schemes against each other, fairly."""
+"""The laboratory: train the arms of a comparison against each other, fairly."""

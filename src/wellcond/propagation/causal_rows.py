@@ -8,15 +8,15 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from wellcond.propagation.pairs import COARSE, exact_pair
-from wellcond.propagation.rows import exact_row
+from wellcond.propagation.exact_pairs import COARSE_PAIR_STEP, exact_pair
+from wellcond.propagation.exact_rows import exact_row
 
-ROWS, PAIRS = 20, 10  # positions at which averages over rows and pairs of rows are integrated, evenly in log t
-LEAST = 1e-300  # instead of 0 under a logarithm
+ROW_POSITIONS, PAIR_POSITIONS = 20, 10  # at which averages are integrated, evenly in log t
+LOG_FLOOR = 1e-300  # instead of 0 under a logarithm
 
 
 @dataclass(frozen=True)
-class Rows:
+class CausalRows:
     """Attention of one layer by position.
 
     Args:
@@ -36,23 +36,23 @@ class Rows:
     gradient: Tensor
 
 
-def causal_rows(read: Tensor, spread: Tensor, heat: float, self_bias: float) -> Rows:
-    """The attention of unit tokens with these cosines; `spread` is how far the tokens that two rows see are apart."""
+def causal_rows(read: Tensor, spread: Tensor, heat: float, self_bias: float) -> CausalRows:
+    """Return the attention of unit tokens with these cosines; `spread` is their `dissimilarity`."""
     n = len(read)
     t = torch.arange(1.0, n + 1, dtype=torch.float64)
     deviation, shift = heat * spread.diagonal().sqrt(), spread.diagonal() * self_bias
-    nodes, weights = _hats(n, ROWS)
+    nodes, weights = _hats(n, ROW_POSITIONS)
     found = [exact_row(float(deviation[i - 1]), i, float(shift[i - 1])) for i in nodes]
 
     def smooth(name: str) -> Tensor:
         """Linear in the logarithms: powers of t are exact."""
         values = torch.tensor([getattr(row, name) for row in found], dtype=torch.float64)
-        return (weights @ values.clamp_min(LEAST).log()).exp()
+        return (weights @ values.clamp_min(LOG_FLOOR).log()).exp()
 
     y, own, r = smooth("participation"), smooth("own"), smooth("gradient")
     entropy = weights @ torch.tensor([row.entropy for row in found], dtype=torch.float64)
     # With probability `alone` a row is its own token, else a plain row: exact for the mean, and for no shift.
-    alone, _ = shares(own, centred=False)
+    alone, _ = mean_attention_parts(own, centred=False)
     overlap, s = _pairs(deviation, read)
     plain = torch.triu((1 - alone) * (1 - alone[:, None]) / torch.maximum(t, t[:, None]), 1)
     varies, s = plain * (overlap - 1), plain * s
@@ -60,20 +60,22 @@ def causal_rows(read: Tensor, spread: Tensor, heat: float, self_bias: float) -> 
     s[0] = r[0] = 0.0  # one column leaves nothing to learn
     met = torch.triu(((1 - alone) / t).expand(n, n), 1)
     mean = (met + met.mT + varies).fill_diagonal_(0.0).sum(0) / (n - 1)
-    return Rows(y, mean, entropy[1:] / t[1:].log(), own, varies, s + s.mT + torch.diag(r))
+    return CausalRows(y, mean, entropy[1:] / t[1:].log(), own, varies, s + s.mT + torch.diag(r))
 
 
 def _pairs(deviation: Tensor, read: Tensor) -> tuple[Tensor, Tensor]:
     """X_tu and S_tu, times u, at every t < u; below the diagonal they are continued, and mean nothing."""
-    nodes, weights = _hats(len(deviation), PAIRS)
+    nodes, weights = _hats(len(deviation), PAIR_POSITIONS)
     tables = torch.zeros(2, len(nodes), len(nodes), dtype=torch.float64)  # one column: X = 1/u
     for i, t in enumerate(nodes[1:], 1):
         for j, u in enumerate(nodes[i:], i):
             # One deviation for both rows is several times as fast, and off by 2e-4 in the cosine at most.
             both = math.sqrt(float(deviation[t - 1] * deviation[u - 1]))
             rho = float(read[t - 1, u - 1] if t < u else read[t - 2, t - 1])  # the diagonal: of neighbours
-            found = exact_pair(both, rho, t, extra=u - t, step=COARSE)
-            tables[0, i, j], tables[1, i, j] = (math.log(max(x * u, LEAST)) for x in (found.overlap, found.gradient))
+            found = exact_pair(both, rho, t, extra=u - t, step=COARSE_PAIR_STEP)
+            tables[0, i, j], tables[1, i, j] = (
+                math.log(max(x * u, LOG_FLOOR)) for x in (found.overlap, found.gradient)
+            )
     tables[1, 0] = tables[1, 1]
     diagonal = tables.diagonal(0, 1, 2)
     # Flat across the diagonal, where the functions have a crease.
@@ -94,8 +96,8 @@ def _hats(tokens: int, count: int) -> tuple[list[int], Tensor]:
     return nodes, weights
 
 
-def shares(own: Tensor, *, centred: bool) -> tuple[Tensor, Tensor]:
-    """Mean attention as two parts of each row: what is on the own token alone, and what is on each token seen."""
+def mean_attention_parts(own: Tensor, *, centred: bool) -> tuple[Tensor, Tensor]:
+    """Return the mean of each row in two parts: what is on the own token alone, and what is on each token seen."""
     t = torch.arange(1.0, len(own) + 1, dtype=torch.float64)
     alone = (t * own - 1) / (t - 1).clamp_min(1.0)
     return alone, (-alone if centred else 1 - alone) / t

@@ -1,4 +1,4 @@
-r"""Whether tokens that are nearly alike become more so: the exponent at the collapsed point of a post-norm stack.
+r"""Rank collapse of a post-norm stack: the exponent with which tokens that are nearly alike become more so.
 
 Close to $\rho = 1$ attention is uniform at any temperature, so what differs between tokens passes the attention half by
 the skip alone, and the MLP half by the skip and by the slope of the activation:
@@ -17,13 +17,14 @@ from typing import Any
 
 import torch
 
-from wellcond.checked import checked, short
+from wellcond._core.checked import checked
+from wellcond._core.short_repr import short_repr
 from wellcond.errors import ArgumentError, WellcondError
-from wellcond.propagation.kernels import Activation, kernel
-from wellcond.propagation.parameters import LARGEST, is_number, triple
+from wellcond.propagation.activation_kernels import Activation, kernel
+from wellcond.propagation.parameters import MAX_NUMBER, is_number, triple
 
 Triple = tuple[float, float, float]
-LEVEL = 1e-12  # of χ − 1, below which the MLP neither spreads nor gathers: ReLU without biases, up to rounding
+NEUTRAL_GROWTH = 1e-12  # of χ − 1, below which the MLP neither spreads nor gathers: ReLU without biases, up to rounding
 
 
 @checked
@@ -35,7 +36,7 @@ def collapse_exponent(
     activation: Activation = "gelu",
     bias: float | Triple = 0.0,
 ) -> float:
-    """How fast nearly equal tokens become equal in a post-norm stack: 1 − cosine grows by e^λ per block.
+    """Return λ of nearly equal tokens in a post-norm stack, whose 1 − cosine grows by e^λ per block.
 
     Below zero, tokens that are almost alike become alike; above, they come apart again. Neither the temperature nor the
     number of tokens matters.
@@ -70,7 +71,7 @@ def critical_residual(
     activation: Activation = "gelu",
     bias: float | Triple = 0.0,
 ) -> float:
-    r"""Below this strength of the skip around attention tokens become alike, whatever the temperature.
+    r"""Return the strength of the skip around attention below which tokens become alike, whatever the temperature.
 
     $\alpha_c = \sqrt{g/(\chi - 1)}$, post-norm, for a product W_O W_V without trace. Above it nearly equal tokens come
     apart; tokens that start far apart may stay so even below, if attention is sharp. `math.inf` where collapse attracts
@@ -90,7 +91,7 @@ def critical_residual(
     _check(value_gain, mlp_gain, bias, residual_mlp=residual_mlp)
     common, trace = _common(value_gain, bias)
     excess = _mlp_growth(mlp_gain, residual_mlp, activation, bias) - 1
-    excess = excess if abs(excess) > LEVEL else 0.0
+    excess = excess if abs(excess) > NEUTRAL_GROWTH else 0.0
     # The smallest root of α² (χ − 1) − 2 α τ − g, which is negative where collapse attracts.
     root = trace**2 + common * excess
     if root < 0:
@@ -104,7 +105,7 @@ def critical_residual(
 
 
 def _common(value_gain: float | Triple, bias: float | Triple) -> tuple[float, float]:
-    """What attention adds to equal tokens, and how far along the skip."""
+    """The size of what attention adds to equal tokens, and how far it lies along the skip."""
     _, coherent, trace = triple(value_gain)
     return coherent + (bias[0] if isinstance(bias, tuple) else bias), trace
 
@@ -123,7 +124,7 @@ def _check(value_gain: Any, mlp_gain: Any, bias: Any, **residuals: Any) -> None:
     """Refuse what has no meaning."""
     for name, value in residuals.items():
         if not is_number(value) or value < 0:
-            raise ArgumentError(f"{name} is a number from 0 to {LARGEST:g}, got {short(value)}")
+            raise ArgumentError(f"{name} is a number from 0 to {MAX_NUMBER:g}, got {short_repr(value)}")
     for name, value, lengths, shape in (
         ("value_gain", value_gain, (1, 3), "a number, or three: two gains of at least 0 and a trace"),
         ("mlp_gain", mlp_gain, (2,), "a pair of numbers of at least 0"),
@@ -132,4 +133,4 @@ def _check(value_gain: Any, mlp_gain: Any, bias: Any, **residuals: Any) -> None:
         parts = value if isinstance(value, tuple) else (value,)
         signed = parts[:2] if name == "value_gain" else parts
         if len(parts) not in lengths or not all(map(is_number, parts)) or min(signed) < 0:
-            raise ArgumentError(f"{name} is {shape}, up to {LARGEST:g}; got {short(value)}")
+            raise ArgumentError(f"{name} is {shape}, up to {MAX_NUMBER:g}; got {short_repr(value)}")

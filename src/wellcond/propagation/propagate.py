@@ -1,16 +1,16 @@
-"""`wc.propagate`: what a stack of random blocks does to tokens and gradients, layer by layer."""
+"""`wc.propagate`: predict what a stack of random blocks does to tokens and gradients, layer by layer."""
 
 from __future__ import annotations
 
 from typing import Literal
 
-from wellcond.checked import checked
-from wellcond.propagation.decode import run_decoder
-from wellcond.propagation.kernels import Activation
-from wellcond.propagation.parameters import architecture, check, doubled
-from wellcond.propagation.stack import Propagation, run
-from wellcond.propagation.statistics import Value, asymptotic, finite
-from wellcond.propagation.verdict import Thresholds
+from wellcond._core.checked import checked
+from wellcond.propagation.activation_kernels import Activation
+from wellcond.propagation.attention_statistics import Value, asymptotic_statistics, exact_statistics
+from wellcond.propagation.decoder_average import propagate_decoder
+from wellcond.propagation.parameters import architecture, check_parameters, in_double_precision
+from wellcond.propagation.stack import Propagation, propagate_blocks
+from wellcond.propagation.thresholds import Thresholds
 
 
 @checked
@@ -66,14 +66,14 @@ def propagate(
     >>> wc.propagate(depth=6, tokens=64, beta=6.0).verdict
     'entropy collapse'
     """
-    given = doubled(locals())
-    check(given)
+    given = in_double_precision(locals())
+    check_parameters(given)
     if causal:
-        return run_decoder(given, thresholds)
-    return run(
+        return propagate_decoder(given, thresholds)
+    return propagate_blocks(
         [architecture(given)] * depth,
         cosine=given["cosine"],
-        statistics=asymptotic(tokens) if theory == "asymptotic" else finite(tokens, head_dim),
+        statistics=asymptotic_statistics(tokens) if theory == "asymptotic" else exact_statistics(tokens, head_dim),
         loss=loss,
         width=width,
         thresholds=thresholds,

@@ -1,4 +1,4 @@
-"""A stack of blocks, each with its own numbers: forward through all, and back."""
+"""Predict a stack of blocks, each with its own numbers: the stream forward through all, and gradients back."""
 
 from __future__ import annotations
 
@@ -9,18 +9,20 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from wellcond.checked import File, checked
+from wellcond._core.argument_types import File
+from wellcond._core.checked import checked
+from wellcond._core.progress import bar
+from wellcond._core.result_table import ResultTable, Tabular
 from wellcond.errors import WellcondError
-from wellcond.progress import bar
-from wellcond.propagation.block import Architecture, State, cosine_of, forward, transfer, weight_gradients
-from wellcond.propagation.statistics import Statistics, Value
-from wellcond.propagation.verdict import Thresholds, phases, words
-from wellcond.tabular import ResultTable, Tabular
+from wellcond.propagation.attention_statistics import Statistics, Value
+from wellcond.propagation.block import Architecture, State, cosine_of, forward
+from wellcond.propagation.block_gradients import transfer, weight_gradients
+from wellcond.propagation.thresholds import Thresholds, phase_words, phases
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)  # tensors are equal element by element
 class Propagation(Tabular):
-    """A prediction, layer by layer.
+    """A prediction of `wc.propagate`, layer by layer.
 
     Args:
         cosine: mean cosine between different tokens, `depth + 1` of them, the input first.
@@ -34,7 +36,7 @@ class Propagation(Tabular):
         value_gradient: the same of W_V.
         mlp_gradient: the same of the MLP's two matrices, a pair per layer.
         stream_gradient: mean square of the gradient with respect to the stream, `depth + 1` of them, the input's first.
-        phase: bit mask of what is wrong, 0 if nothing is: see `wellcond.propagation.verdict`.
+        phase: bit mask of what is wrong, 0 if nothing is: see `wellcond.propagation.thresholds`.
 
     Float64 tensors, the layer first; where parameters were tensors, their shape follows.
 
@@ -58,16 +60,20 @@ class Propagation(Tabular):
 
     @property
     def gradient_growth(self) -> Tensor:
-        """log10 of the squared gradient at the input ÷ that at the output, growth of the stream itself left out."""
-        return growth(self.stream_gradient[0] / self.stream_gradient[-1], self.size[0], self.size[-1])
+        """Return log10 of the squared gradient at the input ÷ that at the output, without growth of the stream."""
+        return log_gradient_growth(self.stream_gradient[0] / self.stream_gradient[-1], self.size[0], self.size[-1])
 
     @property
     def verdict(self) -> str | list[str]:
-        """What is wrong, in words; one string for each prediction."""
-        return words(int(self.phase)) if self.phase.dim() == 0 else [words(int(bits)) for bits in self.phase.flatten()]
+        """Say what is wrong; one string for each prediction."""
+        return (
+            phase_words(int(self.phase))
+            if self.phase.dim() == 0
+            else [phase_words(int(bits)) for bits in self.phase.flatten()]
+        )
 
     def records(self) -> list[dict[str, Any]]:
-        """One row per block: the stream before it, its attention and gradients; a last row for what leaves the stack.
+        """Return one row per block: the stream before it, its attention and gradients; last, what leaves the stack.
 
         Where parameters were tensors, `setting` counts their entries.
 
@@ -101,18 +107,18 @@ class Propagation(Tabular):
 
     @checked
     def plot(self, path: File | None = None) -> Any:
-        """Similarity, entropy and gradients against depth as a matplotlib figure, also written to a file."""
-        from wellcond.report.propagation import propagation_figure
+        """Draw similarity, entropy and gradients against depth as a matplotlib figure, also written to a file."""
+        from wellcond.plots.propagation import propagation_figure
 
         return propagation_figure(self, path)
 
 
-def growth(ratio: Tensor, first: Value, last: Value) -> Tensor:
-    """log10 of how the squared gradient changes on its way back, for streams of these sizes at both ends."""
+def log_gradient_growth(ratio: Tensor, first: Value, last: Value) -> Tensor:
+    """Return log10 of how the squared gradient changes on its way back, for streams of these sizes at both ends."""
     return (ratio * first / last).log10()
 
 
-def run(
+def propagate_blocks(
     blocks: Sequence[Architecture],
     *,
     cosine: Value,
@@ -127,7 +133,7 @@ def run(
     Args:
         blocks: one per layer, the input's first.
         cosine: of the tokens at the input.
-        statistics: `statistics.finite(tokens)` or `statistics.asymptotic(tokens)`.
+        statistics: of attention: `exact_statistics(tokens)` or `asymptotic_statistics(tokens)`.
         size: mean square of an entry of the input.
         loss: `"token"` or `"pooled"`.
         width: D, for what finite width adds to small query gradients.
@@ -162,7 +168,7 @@ def run(
     cosines = layers([cosine_of(q, p) for q, p in streams])
     sizes, back_first = layers([q for q, _ in streams]), layers(back[::-1])
     entropy, own = layers([s.entropy for s in seen]), layers([s.own for s in seen])
-    rate = growth(back_first[0] / back_first[-1], sizes[0], sizes[-1])
+    rate = log_gradient_growth(back_first[0] / back_first[-1], sizes[0], sizes[-1])
     return Propagation(
         cosine=cosines,
         size=sizes,
@@ -190,7 +196,7 @@ def _check_stream(q: Tensor, norm: str, block: int) -> None:
 
 
 def next_floor(floor: Value, state: State, block: Architecture, width: Value) -> Tensor:
-    """The relative variance of the tokens' overlaps behind a block: 1/D for random tokens, more with depth."""
+    """Return the relative variance of the tokens' overlaps behind a block: 1/D for random tokens, more with depth."""
     (q, p), (own, cross) = state.middle, state.activated
     branch, stream = block.mlp[1] * (own - cross), block.skip_mlp**2 * (q - p).clamp_min(0.0)
     # The MLP's hidden layer is taken to be four times as wide as the stream.

@@ -1,4 +1,4 @@
-"""Every table and figure of the two papers, the ablations of an appendix, and the recipes that make it again."""
+"""Catalogue of every table and figure of the two papers, and of the recipes that make it again."""
 
 from __future__ import annotations
 
@@ -9,14 +9,14 @@ from importlib import resources
 from typing import Literal
 
 from wellcond.errors import WellcondError
-from wellcond.lab.settings import Part
-from wellcond.reproduce.entry import Entry, Row, entry_names, load_entry
+from wellcond.lab.recipe.settings import RecipeTable
+from wellcond.reproduce.published_recipe import PublishedRecipe, PublishedRow, load_published, published_names
 
 Kind = Literal["accuracy", "perplexity", "precision", "ablation", "time", "analytic", "curves", "epochs", "diagram"]
 CURVES = ("curves", "epochs")  # kinds that are drawn
 
 
-class Item(Part):
+class Item(RecipeTable):
     """A table, a figure, or an appendix that tells of runs.
 
     Args:
@@ -25,7 +25,7 @@ class Item(Part):
         kind: what is compared in it; `analytic` is computed, `diagram` has no numbers.
         needs: the data.
         note: what is odd about it.
-        twins: comparisons that come along and ask the same of a small model and data that are there.
+        small_versions: comparisons that come with the library and ask the same of a small model on small data.
     """
 
     id: str
@@ -33,12 +33,12 @@ class Item(Part):
     kind: Kind
     needs: str = ""
     note: str = ""
-    twins: tuple[str, ...] = ()
+    small_versions: tuple[str, ...] = ()
 
 
 @cache
 def items() -> dict[str, Item]:
-    """All of them, in the papers' order.
+    """Return every table and figure by id, in the papers' order.
 
     >>> items()["ci-table2"].kind
     'accuracy'
@@ -49,7 +49,7 @@ def items() -> dict[str, Item]:
 
 
 def item(name: str) -> Item:
-    """One of them.
+    """Return a table or figure by its id; an unknown one is an error that names the closest.
 
     >>> item("ci-tabel2")
     Traceback (most recent call last):
@@ -63,24 +63,24 @@ def item(name: str) -> Item:
 
 
 @cache
-def entries() -> dict[str, Entry]:
-    """Every recipe, by name."""
-    return {name: load_entry(name) for name in entry_names()}
+def published_recipes() -> dict[str, PublishedRecipe]:
+    """Return every published recipe by name."""
+    return {name: load_published(name) for name in published_names()}
 
 
-def entries_of(id: str, only: str | None = None) -> list[Entry]:
-    """The recipes that a table or figure needs.
+def recipes_of(id: str, only: str | None = None) -> list[PublishedRecipe]:
+    """Return the recipes that a table or figure needs.
 
     Args:
         id: of the table or figure.
         only: a part of their short names: `cifar10` of `cifar10/vit-t`; or how one begins, if no part is that.
 
-    >>> [entry.published.only for entry in entries_of("ci-table2", "cifar10")]
+    >>> [entry.published.only for entry in recipes_of("ci-table2", "cifar10")]
     ['cifar10/vit-t']
-    >>> [entry.published.only for entry in entries_of("sc-table7", "vit-b")]
+    >>> [entry.published.only for entry in recipes_of("sc-table7", "vit-b")]
     ['imagenet/vit-b-svd']
     """
-    found = [entry for entry in entries().values() if rows_of(entry, id)]
+    found = [entry for entry in published_recipes().values() if published_rows(entry, id)]
     if only is None:
         return found
     names = {e.name: (e.name, e.published.only, *e.published.only.split("/")) for e in found}
@@ -92,6 +92,6 @@ def entries_of(id: str, only: str | None = None) -> list[Entry]:
     return chosen
 
 
-def rows_of(entry: Entry, id: str) -> list[Row]:
-    """Where a recipe is in a table or figure."""
+def published_rows(entry: PublishedRecipe, id: str) -> list[PublishedRow]:
+    """Return the rows of a table or figure that a recipe is published in."""
     return [row for row in entry.published.rows if row.where == id]

@@ -1,4 +1,4 @@
-"""What a recipe costs before it is started: parameters, operations, memory, hours; counted without weights."""
+"""Cost of a recipe before it is started: parameters, operations, memory, hours; counted without weights."""
 
 from __future__ import annotations
 
@@ -13,19 +13,19 @@ from torch.utils.flop_counter import FlopCounterMode
 from wellcond.errors import WellcondError
 from wellcond.lab.models import lab_model
 from wellcond.lab.models.layers import SelfAttention
-from wellcond.lab.recipe import Recipe
+from wellcond.lab.recipe.recipe import Recipe
 from wellcond.lab.tasks.base import Task
 from wellcond.reproduce.detector_cost import run_at_limits
 
 # Dense peak of one device in half and in single precision, from the makers' data sheets; a training reaches some 40 %.
-PEAK = {"A100 80GB": (312e12, 19.5e12), "A6000": (155e12, 38.7e12), "H100": (989e12, 67e12)}
-REACHED = 0.4
-STATE = 16  # bytes a parameter: weight, gradient and the two moments of Adam in float32
+PEAK_SPEEDS = {"A100 80GB": (312e12, 19.5e12), "A6000": (155e12, 38.7e12), "H100": (989e12, 67e12)}
+REACHED_PART = 0.4
+STATE_BYTES = 16  # a parameter: weight, gradient and the two moments of Adam in float32
 
 
 @dataclass(frozen=True)
-class Cost:
-    """Of one run: one scheme with one seed.
+class RecipeCost:
+    """Cost of one run: one arm with one seed.
 
     Args:
         parameters: of the model.
@@ -34,7 +34,7 @@ class Cost:
         steps: updates.
         batch: examples of an update.
         accumulate: parts that a device takes them in.
-        runs: schemes × seeds.
+        runs: arms × seeds.
         tested: examples of all tests on the way.
         averaged: whether an average of the weights is kept.
     """
@@ -51,29 +51,29 @@ class Cost:
 
     @property
     def step(self) -> float:
-        """Operations of an update: 3 × forward × batch, since the way back takes twice as many as the way forward."""
+        """Return the operations of an update, 3 × forward × batch: the way back takes twice as many."""
         return 3 * self.forward * self.batch
 
     def hours(self, speed: float) -> float:
-        """Of all runs, one after the other, tests included, at so many operations a second."""
+        """Return the hours of all runs, one after the other, tests included, at so many operations a second."""
         return self.runs * (self.steps * self.step + self.tested * self.forward) / speed / 3600
 
     def gigabytes(self, devices: int, *, sharded: bool, half: bool) -> float:
-        """Of each device: `16 · parameters` bytes, 20 with an average, divided if sharded, and what examples keep."""
+        """Return the gigabytes of a device: 16 bytes a parameter, 20 with an average, and what examples keep."""
         examples = math.ceil(self.batch / devices / self.accumulate)  # of the device that has the most
         kept = self.saved * examples * (0.5 if half else 1.0)
-        state = (STATE + 4 * self.averaged) * self.parameters
+        state = (STATE_BYTES + 4 * self.averaged) * self.parameters
         return (state / (devices if sharded else 1) + kept) / 1e9
 
 
-def cost_of(recipe: Recipe, task: Task, runs: int) -> Cost:
+def cost_of(recipe: Recipe, task: Task, runs: int) -> RecipeCost:
     """Count one example through the model at its full size, on the meta device.
 
     Operations are those of matrix products, convolutions and attention, as torch's own counter has them; bytes are
     those of the tensors that autograd keeps, parameters and buffers apart. Attention by a kernel that does not keep its
     matrix needs fewer bytes; a detector is counted at its limits, see `detector_cost.run_at_limits`.
 
-    >>> from wellcond.lab.recipe import load_recipe
+    >>> from wellcond.lab.recipe.recipe import load_recipe
     >>> from wellcond.lab.tasks import task
     >>> recipe = load_recipe("digits")
     >>> cost = cost_of(recipe, task("digits"), runs=21)
@@ -91,18 +91,14 @@ def cost_of(recipe: Recipe, task: Task, runs: int) -> Cost:
         ) from error
     train = recipe.train
     tested = (-(-train.steps // train.test_every)) * len(task.test)
-    return Cost(
-        parameters(model), forward, saved, train.steps, train.batch, train.accumulate, runs, tested, bool(train.ema)
+    trained = sum(parameter.numel() for parameter in model.parameters())  # tied ones count once
+    return RecipeCost(
+        trained, forward, saved, train.steps, train.batch, train.accumulate, runs, tested, bool(train.ema)
     )
 
 
-def parameters(model: nn.Module) -> int:
-    """How many numbers are trained; tied ones count once."""
-    return sum(parameter.numel() for parameter in model.parameters())
-
-
 def _counted(model: nn.Module, task: Task) -> tuple[float, float]:
-    """Operations, and bytes kept, of one example in training."""
+    """Return operations, and bytes kept, of one example in training."""
     own = {tensor.untyped_storage()._cdata for tensor in (*model.parameters(), *model.buffers())}
     held: dict[int, torch.UntypedStorage] = {}  # all of them until the end, so that no other takes its number
 
@@ -122,7 +118,7 @@ def _counted(model: nn.Module, task: Task) -> tuple[float, float]:
 
 
 def _run(model: nn.Module, task: Task) -> None:
-    """One made-up example of the task's shape, without content, through the model."""
+    """Run one fake example of the task's shape, without content, through the model."""
     shape = task.shape
     if task.kind == "detection":
         run_at_limits(model, task)
@@ -134,7 +130,7 @@ def _run(model: nn.Module, task: Task) -> None:
 
 
 def this_machine() -> float:
-    """Operations a second of this machine, by a product of matrices."""
+    """Measure the operations a second of this machine, by a product of matrices."""
     device = "cuda" if torch.cuda.is_available() else "cpu"
     a = torch.ones(1024, 1024, device=device)
     a @ a

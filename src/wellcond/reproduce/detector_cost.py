@@ -1,4 +1,4 @@
-"""What a detector computes whatever its numbers are: everything but the choice of boxes, at the limits of training."""
+"""Run a detector at the limits of its training without numbers: everything but the choice of boxes."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ from torch import nn
 
 from wellcond.lab.tasks.base import Task
 
-TYPICAL = (480, 640)  # height and width of an image where each has its own; a common one in COCO
+TYPICAL_SIZE = (480, 640)  # height and width of an image where each has its own; a common one in COCO
 
 
 def run_at_limits(model: nn.Module, task: Task) -> None:
-    """The parts of torchvision's Mask R-CNN on one image, with as many boxes as training ever takes.
+    """Run the parts of torchvision's Mask R-CNN on one image, with as many boxes as training ever takes.
 
     A forward chooses boxes by their scores, which tensors without content do not have. How many it chooses is bounded:
     the box branch is given all that are sampled, and the mask branch those of them that may be positive, a quarter.
@@ -36,7 +36,7 @@ def run_at_limits(model: nn.Module, task: Task) -> None:
     """
     detector: Any = model  # its parts are modules of torchvision's
     size, device = task.shape["size"], next(model.parameters()).device
-    sides = padded_size(detector.transform, *((size, size) if size else TYPICAL))
+    sides = padded_size(detector.transform, *((size, size) if size else TYPICAL_SIZE))
     maps = detector.backbone(torch.zeros(1, task.shape["channels"], *sides, device=device))
     detector.rpn.head(list(maps.values()))
     heads, channels = detector.roi_heads, detector.backbone.out_channels
@@ -50,7 +50,7 @@ def run_at_limits(model: nn.Module, task: Task) -> None:
 
 
 def padded_size(transform: Any, height: int, width: int) -> tuple[int, int]:
-    """Height and width of an image in the model: resized, then padded to a multiple of 32.
+    """Return height and width of an image in the model: resized, then padded to a multiple of 32.
 
     Of several sizes for the shorter side the largest counts. Training draws one for each image, and pads the images of
     a device to the largest of them; so this bounds the memory, and is some 20 % above the mean area of two.

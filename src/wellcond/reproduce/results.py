@@ -1,4 +1,4 @@
-"""Every published number with ours, and those of the offline twins: what the documentation's table is made of."""
+"""Tables of every published number with ours, and with those of the small versions that come with the library."""
 
 from __future__ import annotations
 
@@ -6,27 +6,34 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from wellcond.lab.claim import same_recipe
-from wellcond.lab.outcome import Outcome, read_outcomes, run_folders
-from wellcond.lab.recipe import Recipe, load_recipe
-from wellcond.lab.settings import Arm
-from wellcond.lab.stages import stages_of
-from wellcond.reproduce.catalogue import CURVES, Item, entries_of, item, items, rows_of
-from wellcond.reproduce.made import how_made
-from wellcond.reproduce.measured import Beside, beside, lost_of, number_text, ours_of, ours_text
-from wellcond.tables import markdown
+from wellcond._core.text_tables import markdown
+from wellcond.lab.analysis.outcome import Outcome, read_outcomes, run_folders
+from wellcond.lab.comparison_folder import same_recipe
+from wellcond.lab.recipe.recipe import Recipe, load_recipe
+from wellcond.lab.recipe.settings import ArmSettings
+from wellcond.lab.recipe.stages import stages_of
+from wellcond.reproduce.catalogue import CURVES, Item, item, items, published_rows, recipes_of
+from wellcond.reproduce.provenance import read_provenance
+from wellcond.reproduce.published_numbers import (
+    PublishedNumber,
+    lost_of,
+    number_text,
+    ours_of,
+    ours_text,
+    published_numbers,
+)
 
-MOST = 5  # schemes that have room beside each other
-PUBLISHED, OURS, TWIN = "published", "ours", "twin"
+MAX_COLUMNS = 5  # arms that have room beside each other
+PUBLISHED, OURS, IN_SMALL = "published", "ours", "in small"
 
 
 @dataclass(frozen=True)
 class Line:
-    """Numbers of one row, by scheme.
+    """The numbers of one row of a table, by arm.
 
     Args:
-        of: whose they are: published, ours by the recipe of the paper, or those of an offline twin.
-        label: of the row; of ours with the recipe, of a twin with its name.
+        of: whose they are: published, ours by the recipe of the paper, or those of a small version.
+        label: of the row; of ours with the recipe, of a small version its name.
         values: one number that was published; of the others one for each seed, in the paper's unit.
         spread: standard deviations that were published.
         lost: how the runs ended that did not finish.
@@ -38,17 +45,17 @@ class Line:
     spread: Mapping[str, float] = field(default_factory=dict)
     lost: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
 
-    def cell(self, scheme: str) -> str:
-        """What the table says of a scheme."""
-        values, lost = self.values.get(scheme, ()), self.lost.get(scheme, ())
+    def cell(self, arm: str) -> str:
+        """Return the text of an arm's cell."""
+        values, lost = self.values.get(arm, ()), self.lost.get(arm, ())
         if not values and not lost:
             return ""
-        return number_text(values[0], self.spread.get(scheme)) if self.of == PUBLISHED else ours_text(values, lost)
+        return number_text(values[0], self.spread.get(arm)) if self.of == PUBLISHED else ours_text(values, lost)
 
 
 @dataclass(frozen=True)
 class Result:
-    """A table or a figure.
+    """A table or a figure with the numbers that were published and run.
 
     Args:
         id: as in `ci-table2`.
@@ -56,7 +63,7 @@ class Result:
         kind: what is compared in it.
         lines: its numbers.
         not_run: recipes of the paper that were not run, by their short names.
-        twins: offline twins that were.
+        small_versions: names of those that were run.
     """
 
     id: str
@@ -64,11 +71,11 @@ class Result:
     kind: str
     lines: tuple[Line, ...]
     not_run: tuple[str, ...]
-    twins: tuple[str, ...]
+    small_versions: tuple[str, ...]
 
 
 def results(runs: Path, id: str | None = None, only: str | None = None) -> list[Result]:
-    """What is published, and what was run.
+    """Collect what is published, and what was run.
 
     Args:
         runs: where `wellcond reproduce` and `wellcond compare` put their folders, by recipe.
@@ -83,7 +90,7 @@ def results(runs: Path, id: str | None = None, only: str | None = None) -> list[
 
 
 def results_text(found: Sequence[Result]) -> str:
-    """A Markdown table for each that has numbers, and one for the rest.
+    """Write results as Markdown: a table for each that has numbers, and one for the rest.
 
     >>> print(results_text(results(Path("nowhere"), "ci-table7")))
     ## ci-table7: GPT-2 on TinyStories: three initialisations
@@ -108,11 +115,11 @@ def results_text(found: Sequence[Result]) -> str:
 
 
 def _table(lines: Sequence[Line]) -> str:
-    """A row for each line; where there are many schemes, a row for each of them."""
-    schemes = list(dict.fromkeys(scheme for line in lines for scheme in line.values))
-    rows = [["row", "numbers", *schemes]]
-    rows += [[line.label, line.of, *(line.cell(scheme) for scheme in schemes)] for line in lines]
-    header, *body = rows if len(schemes) <= MOST else [list(column) for column in zip(*rows, strict=True)]
+    """Write a row for each line; where there are many arms, a row for each of them."""
+    arms = list(dict.fromkeys(arm for line in lines for arm in line.values))
+    rows = [["row", "numbers", *arms]]
+    rows += [[line.label, line.of, *(line.cell(arm) for arm in arms)] for line in lines]
+    header, *body = rows if len(arms) <= MAX_COLUMNS else [list(column) for column in zip(*rows, strict=True)]
     return markdown(header, body)
 
 
@@ -121,74 +128,74 @@ def _instead(result: Result) -> str:
         return f"computed: `wellcond reproduce {result.id}`"
     if result.kind == "diagram":
         return "a drawing"
-    done = [f"{TWIN}: {name}" for name in result.twins]
+    done = [f"{IN_SMALL}: {name}" for name in result.small_versions]
     return ", ".join([*done, f"not run: {', '.join(result.not_run)}"] if result.not_run else [OURS, *done])
 
 
 def _result(what: Item, runs: Path, only: str | None) -> Result:
     published, not_run = _published(what.id, runs, only)
-    recipes = {name: load_recipe(name) for name in what.twins}
+    recipes = {name: load_recipe(name) for name in what.small_versions}
     made = {name: found for name, recipe in recipes.items() if (found := _outcomes(recipe, runs / name))}
-    twins = [line for name, found in made.items() for line in _twin(what, recipes[name], runs / name, found)]
-    return Result(what.id, what.title, what.kind, (*published, *twins), tuple(not_run), tuple(made))
+    small = [line for name, found in made.items() for line in _small_version(what, recipes[name], runs / name, found)]
+    return Result(what.id, what.title, what.kind, (*published, *small), tuple(not_run), tuple(made))
 
 
 def _published(id: str, runs: Path, only: str | None) -> tuple[list[Line], list[str]]:
-    """Each row once, though several readings of the paper may give it; ours by reading."""
+    """Return each row once, though several readings of the paper may give it; ours by reading."""
     found: list[Line] = []
     not_run: dict[str, None] = {}
-    for entry in entries_of(id, only):
-        made = how_made(runs / entry.name)
+    for entry in recipes_of(id, only):
+        made = read_provenance(runs / entry.name)
         outcomes = {} if made.smoke else _outcomes(entry.recipe, runs / entry.name / "runs")
         not_run |= {} if outcomes else {entry.published.only: None}
-        for row in rows_of(entry, id):
-            for label, numbers in _by_label(beside(row, outcomes)):
-                spread = {n.scheme: n.spread for n in numbers if n.spread is not None}
-                line = Line(PUBLISHED, label, {n.scheme: (n.published,) for n in numbers}, spread)
+        for row in published_rows(entry, id):
+            for label, numbers in _by_label(published_numbers(row, outcomes)):
+                spread = {n.arm: n.spread for n in numbers if n.spread is not None}
+                line = Line(PUBLISHED, label, {n.arm: (n.published,) for n in numbers}, spread)
                 found += [] if line in found else [line]
-                ours, lost = {n.scheme: n.ours for n in numbers}, {n.scheme: n.lost for n in numbers}
+                ours, lost = {n.arm: n.ours for n in numbers}, {n.arm: n.lost for n in numbers}
                 if any((*ours.values(), *lost.values())):
                     found.append(Line(OURS, f"{label}, {entry.name}{made.changed}", ours, lost=lost))
     return found, list(not_run)
 
 
-def _by_label(numbers: Sequence[Beside]) -> Iterator[tuple[str, list[Beside]]]:
+def _by_label(numbers: Sequence[PublishedNumber]) -> Iterator[tuple[str, list[PublishedNumber]]]:
     for label in dict.fromkeys(number.label for number in numbers):
         yield label, [number for number in numbers if number.label == label]
 
 
 def _outcomes(recipe: Recipe, folder: Path) -> dict[str, list[Outcome]]:
-    """By stage; nothing where none was begun."""
+    """Return outcomes by stage; nothing where none was begun."""
     begun = [stage for _, stage in stages_of(recipe, folder) if run_folders(stage)]
     return {stage.name: read_outcomes(stage) for stage in begun}
 
 
-def _twin(what: Item, recipe: Recipe, folder: Path, outcomes: dict[str, list[Outcome]]) -> Iterator[Line]:
-    """What a twin has of the table's schemes and metrics."""
+def _small_version(what: Item, recipe: Recipe, folder: Path, outcomes: dict[str, list[Outcome]]) -> Iterator[Line]:
+    """Return the lines that a small version has of the table's arms and metrics."""
     if what.kind in CURVES:
         return
-    entries = entries_of(what.id)
-    rows = [row for entry in entries for row in rows_of(entry, what.id)]
+    entries = recipes_of(what.id)
+    rows = [row for entry in entries for row in published_rows(entry, what.id)]
     forms = [(metric, row.scale) for row in rows for value in row.values.values() for metric in _metrics(value)]
     changed = "" if same_recipe(recipe, folder) else ", changed"
-    same = _same_schemes([pair for entry in entries for pair in entry.recipe.arms()], recipe)
+    same = _same_arms([pair for entry in entries for pair in entry.recipe.arm_settings()], recipe)
     for metric, scale in dict(forms or [("", 100.0)]).items():
-        ours = {scheme: ours_of(metric, theirs, outcomes).values() for scheme, theirs in same.items()}
-        values = {scheme: tuple(scale * value for value in found) for scheme, found in ours.items() if found}
-        lost = {scheme: lost_of(theirs, outcomes) for scheme, theirs in same.items()}
+        ours = {arm: ours_of(metric, theirs, outcomes).values() for arm, theirs in same.items()}
+        values = {arm: tuple(scale * value for value in found) for arm, found in ours.items() if found}
+        lost = {arm: lost_of(theirs, outcomes) for arm, theirs in same.items()}
         if values or any(lost.values()):
-            yield Line(TWIN, f"{folder.name}{f', {metric}' if metric else ''}{changed}", values, lost=lost)
+            yield Line(IN_SMALL, f"{folder.name}{f', {metric}' if metric else ''}{changed}", values, lost=lost)
 
 
 def _metrics(value: float | dict[str, float]) -> list[str]:
     return list(value) if isinstance(value, dict) else [""]
 
 
-def _same_schemes(arms: Sequence[tuple[str, Arm]], twin: Recipe) -> dict[str, str]:
-    """The twin's name for each scheme that it has: the one that begins and conditions alike."""
+def _same_arms(arms: Sequence[tuple[str, ArmSettings]], small: Recipe) -> dict[str, str]:
+    """Return the small version's name for each arm that it has: the one that begins and conditions alike."""
 
-    def alike(arm: Arm) -> Arm:
-        return arm.model_copy(update={"control": False, "lr": None})
+    def alike(settings: ArmSettings) -> ArmSettings:
+        return settings.model_copy(update={"control": False, "lr": None})
 
-    own = [(alike(arm), name) for name, arm in twin.arms()]
-    return {scheme: name for scheme, arm in arms for theirs, name in own if theirs == alike(arm)}
+    own = [(alike(settings), name) for name, settings in small.arm_settings()]
+    return {arm: name for arm, settings in arms for theirs, name in own if theirs == alike(settings)}

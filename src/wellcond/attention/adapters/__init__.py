@@ -1,12 +1,7 @@
-"""Adapters: the only place that names foreign classes. The first that claims a module wins; `generic` is last."""
+"""Adapters, one a file or folder: the only place that names foreign classes. Importing this package registers them."""
 
-from wellcond.attention.adapters import generic, lab, timm, torch_nn, torchvision, transformers
+import importlib
+import pkgutil
 
-ADAPTERS = (
-    torch_nn.describe,
-    torchvision.describe,
-    timm.describe,
-    transformers.describe,
-    lab.describe,
-    generic.describe,
-)
+for _module in pkgutil.walk_packages(__path__, f"{__name__}."):
+    importlib.import_module(_module.name)

@@ -1,4 +1,4 @@
-"""Ten-line adapters: the pieces from which an adapter makes its projections.
+"""The pieces of a ten-line adapter: projections from sub-modules, and a view from projections.
 
 Paths are relative to the attention module; the storage order (`nn.Linear`'s `(out, in)` or Conv1D's `(in, out)`) and
 the presence of a bias are read off the sub-module.
@@ -6,12 +6,16 @@ the presence of a bias are read off the sub-module.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 from torch import nn
 
 from wellcond.attention.blocks import in_out, is_transposed
 from wellcond.attention.layouts import Layout, contiguous, interleaved
 from wellcond.attention.paths import join, resolve
-from wellcond.attention.view import Projection, Slot
+from wellcond.attention.projection import Projection, Slot
+from wellcond.attention.replay import Replay
+from wellcond.attention.view import AttentionLayer
 from wellcond.errors import WeightError
 
 
@@ -80,6 +84,23 @@ def output(module: nn.Module, name: str, child: str, heads: int) -> Projection:
     bias = join(name, child, "bias") if getattr(linear, "bias", None) is not None else None
     layout = contiguous(heads, width, axis=1 - int(is_transposed(linear)))
     return Projection(Slot(join(name, child, "weight"), layout), bias)
+
+
+def layer(
+    name: str,
+    projections: Iterable[Projection],
+    output: Projection | None,
+    replay: Replay | None,
+    *,
+    kind: str = "softmax",
+    scale: float | None = None,
+    cross: bool = False,
+) -> AttentionLayer:
+    """The view of a layer that has a query, a key and a value, given in that order."""
+    query, key, value = projections
+    return AttentionLayer(
+        name, kind, query=query, key=key, value=value, output=output, scale=scale, cross=cross, replay=replay
+    )
 
 
 def origin(module: nn.Module, package: str) -> set[str]:

@@ -1,34 +1,22 @@
 """Any module that looks like attention structurally: a fused or separate Q, K, V by name, and a head count.
 
-Names decide only where the weights are; whether the guess is right is for `AttentionLayer.verify` to show. The mixing
-is taken to be softmax attention, plain or causal, whichever reproduces what the module's output projection was given.
+Names decide only where the weights are; whether the guess is right is for `AttentionLayer.verify` to show.
 """
 
 from __future__ import annotations
 
 import math
 import re
-from collections.abc import Iterator
 
-import torch
-from torch import Tensor, nn
+from torch import nn
 
 from wellcond.attention.adapters import build
+from wellcond.attention.adapters.guessed_replay import GUESSED
+from wellcond.attention.adapters.registry import adapter
 from wellcond.attention.blocks import in_out, is_linear
 from wellcond.attention.paths import children, resolve
-from wellcond.attention.replay import (
-    Call,
-    Mixing,
-    Replay,
-    Softmax,
-    additive,
-    as_sequences,
-    causal,
-    concatenate_heads,
-    project,
-)
-from wellcond.attention.storage import split
-from wellcond.attention.view import AttentionLayer, Projection
+from wellcond.attention.projection import Projection
+from wellcond.attention.view import AttentionLayer
 from wellcond.errors import WeightError
 
 HEADS = ("num_heads", "n_heads", "n_head", "heads", "num_attention_heads", "nhead", "nheads", "num_head", "h")
@@ -38,18 +26,8 @@ SCALE = ("scale", "scaling", "softmax_scale", "scale_factor")
 FUSED = ("qkv", "to_qkv", "in_proj", "c_attn", "query_key_value", "Wqkv", "qkv_proj", "wqkv", "in_proj_qkv", "W_qkv")
 HEAD_MAJOR = ("query_key_value",)  # Megatron's name comes with Megatron's order
 TEMPLATES = (
-    "{}",
-    "{}_proj",
-    "to_{}",
-    "w{}",
-    "w_{}",
-    "W_{}",
-    "W{}",
-    "{}_lin",
-    "{}_linear",
-    "linear_{}",
-    "fc_{}",
-    "proj_{}",
+    *("{}", "{}_proj", "to_{}", "w{}", "w_{}", "W_{}", "W{}"),
+    *("{}_lin", "{}_linear", "linear_{}", "fc_{}", "proj_{}"),
 )
 LETTERS = (("q", "k", "v"), ("query", "key", "value"), ("queries", "keys", "values"), ("Q", "K", "V"))
 STORAGES: tuple[tuple[str, ...], ...] = (
@@ -69,7 +47,8 @@ OUTPUT = (
 )
 
 
-def describe(module: nn.Module, name: str) -> AttentionLayer | None:
+@adapter(priority=100)
+def describe_by_structure(module: nn.Module, name: str) -> AttentionLayer | None:
     """Return a view if the names, sizes and head count fit together."""
     heads = _number(module, HEADS)
     if heads is None or find_storage(module) is None:
@@ -80,29 +59,26 @@ def describe(module: nn.Module, name: str) -> AttentionLayer | None:
         return None
     if parts is None:
         return None
-    query, key, value = parts
+    query, _, value = parts
     scale = _scale(module)
-    return AttentionLayer(
+    return build.layer(
         name,
-        "softmax",
-        query,
-        key,
-        value,
+        parts,
         find_output(module, name, heads, value),
+        GUESSED,
         scale=query.width**-0.5 if scale is None or math.isclose(scale, query.width**0.5) else scale,
         cross="cross" in f"{name} {type(module).__name__}".lower(),
-        replay=Replay(_mixing, _tokens, finish=_finish),
     )
 
 
 def looks_like_attention(module: nn.Module) -> bool:
-    """Whether a module's class name or children suggest attention."""
+    """Return whether a module's class name or children suggest attention."""
     named = re.search(r"Attention|Attn|XCA", type(module).__name__) is not None
     return (named and any(True for _ in module.parameters())) or find_storage(module) is not None
 
 
 def why_not(module: nn.Module) -> str:
-    """Why `describe` returned None for a look-alike."""
+    """Return why `describe_by_structure` returned None for a look-alike."""
     storage = find_storage(module)
     if storage is None:
         children = ", ".join(n for n, c in module.named_children() if any(True for _ in c.parameters())) or "none"
@@ -122,7 +98,7 @@ def _sizes(module: nn.Module, storage: tuple[str, ...]) -> str:
 
 
 def _number(module: nn.Module, names: tuple[str, ...]) -> int | None:
-    """The first positive whole number among a module's, or its configuration's, attributes."""
+    """Return the first positive whole number among a module's, or its configuration's, attributes."""
     for source in (module, getattr(module, "config", None)):
         for name in names:
             value = getattr(source, name, None)
@@ -187,63 +163,3 @@ def find_output(module: nn.Module, name: str, heads: int, value: Projection) -> 
             if is_linear(linear) and in_out(linear)[0] == heads * value.width:
                 return build.output(module, name, path, heads)
     return None
-
-
-def _tokens(call: Call) -> dict[str, Tensor]:
-    """What the projections read; a convolution has its channels first."""
-    return {
-        role: _channels_last(call.reads[role]) if _convolves(call, projection) else as_sequences(call.reads[role])
-        for role, projection in call.layer.projections("query", "key", "value")
-    }
-
-
-def _finish(call: Call, x: Tensor) -> Tensor:
-    return x.mT if call.layer.output is not None and _convolves(call, call.layer.output) else x
-
-
-def _channels_last(x: Tensor) -> Tensor:
-    return x.flatten(2).mT
-
-
-def _convolves(call: Call, projection: Projection) -> bool:
-    assert call.layer.root is not None
-    owner = resolve(call.layer.root, split(projection.weight.path)[0])
-    return isinstance(owner, (nn.Conv1d, nn.Conv2d))
-
-
-def _mixing(call: Call) -> Mixing:
-    """Choose the softmax attention that gives what the module itself handed to its output projection."""
-    tokens, truth = _tokens(call), call.reads.get("output", call.output)
-    q, k, v = (project(p, tokens[role]) for role, p in call.layer.projections("query", "key", "value"))
-    candidates = list(_candidates(call, q, k))
-    if not isinstance(truth, Tensor):
-        return candidates[0]
-    if call.layer.output is not None and _convolves(call, call.layer.output):
-        truth = _channels_last(truth)
-    return min(candidates, key=lambda softmax: _distance(concatenate_heads(call, softmax(q, k, v)), truth))
-
-
-def _distance(mixed: Tensor, truth: Tensor) -> float:
-    return float((mixed.flatten() - truth.flatten()).abs().max()) if mixed.numel() == truth.numel() else math.inf
-
-
-def _candidates(call: Call, q: Tensor, k: Tensor) -> Iterator[Softmax]:
-    n, t = q.shape[2], k.shape[2]
-    masks: list[Tensor] = []
-    mask = call.argument("attn_mask", "attention_mask", "mask")
-    if isinstance(mask, Tensor) and mask.shape[-1] == t:
-        shaped = [mask]  # (N, T), (heads, N, T) and (B, 1, N, T) as they are; (B, T) and (B, N, T) per sequence
-        if mask.ndim < 4 and mask.shape[0] == q.shape[0]:
-            shaped.append(mask.reshape(q.shape[0], *[1] * (4 - mask.ndim), *mask.shape[1:]))
-        whole = (q.shape[0], q.shape[1], n, t)
-        for each in shaped:
-            if each.ndim > 4 or any(a not in (1, b) for a, b in zip(each.shape[::-1], whole[::-1], strict=False)):
-                continue
-            if mask.dtype == torch.bool:
-                masks += [additive(each, q), additive(~each, q)]
-            else:
-                masks += [additive(each != 0, q)] + ([each] if each.is_floating_point() else [])
-    future = causal(n, t, q)
-    biases: list[Tensor | None] = [None, future, *masks, *(mask + future for mask in masks)]
-    scales = {call.layer.scale or 1.0, q.shape[-1] ** -0.5, 1.0}
-    yield from (Softmax(scale, bias) for scale in sorted(scales) for bias in biases)

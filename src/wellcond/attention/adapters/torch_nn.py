@@ -8,13 +8,17 @@ import torch
 from torch import Tensor, nn
 
 from wellcond.attention.adapters import build
+from wellcond.attention.adapters.registry import adapter
 from wellcond.attention.layouts import contiguous
 from wellcond.attention.paths import join
-from wellcond.attention.replay import Call, Replay, Softmax, causal
-from wellcond.attention.view import AttentionLayer, Projection, Slot
+from wellcond.attention.projection import Projection, Slot
+from wellcond.attention.replay import Call, Replay, Softmax, causal_mask
+from wellcond.attention.roles import QKV
+from wellcond.attention.view import AttentionLayer
 
 
-def describe(module: nn.Module, name: str) -> AttentionLayer | None:
+@adapter(priority=0)
+def describe_torch(module: nn.Module, name: str) -> AttentionLayer | None:
     """Packed (`in_proj_weight`) and separate (`q_proj_weight`, …, when kdim or vdim differ) storage."""
     if not isinstance(module, nn.MultiheadAttention):
         return None
@@ -27,26 +31,19 @@ def describe(module: nn.Module, name: str) -> AttentionLayer | None:
         path = "in_proj_weight" if packed else f"{role}_proj_weight"
         layout = block if packed else contiguous(heads, width)
         parts.append(Projection(Slot(join(name, path), layout), bias, block if bias else None))
-    query, key, value = parts
-    return AttentionLayer(
+    return build.layer(
         name,
-        "softmax",
-        query,
-        key,
-        value,
+        parts,
         build.output(module, name, "out_proj", heads),
+        Replay(_mixing, _tokens, finish=_finish, target=_target),
         scale=width**-0.5,
         cross=name.rpartition(".")[2] == "multihead_attn",  # the decoder layer's name for attention to a memory
-        replay=Replay(_mixing, _tokens, finish=_finish, target=_target),
     )
 
 
 def _tokens(call: Call) -> dict[str, Tensor]:
     batched = call.arguments["query"].ndim == 3
-    return {
-        role: _batch_first(call, call.arguments[role]) if batched else call.arguments[role][None]
-        for role in ("query", "key", "value")
-    }
+    return {role: _batch_first(call, call.arguments[role]) if batched else call.arguments[role][None] for role in QKV}
 
 
 def _batch_first(call: Call, x: Tensor) -> Tensor:
@@ -107,7 +104,7 @@ def _mask(call: Call, q: Tensor, k: Tensor) -> Tensor | None:
     batch, n, t = q.shape[0], q.shape[2], k.shape[2]
     mask, padding = call.argument("attn_mask"), call.argument("key_padding_mask")
     if mask is None and call.argument("is_causal"):
-        mask = causal(n, t, q)
+        mask = causal_mask(n, t, q)
     parts = []
     if mask is not None:
         parts.append(_hidden(mask, q).reshape(batch if mask.ndim == 3 else 1, -1, n, t))

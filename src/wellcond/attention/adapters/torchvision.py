@@ -15,6 +15,7 @@ import torch
 from torch import Tensor, nn
 
 from wellcond.attention.adapters import build, windows
+from wellcond.attention.adapters.registry import adapter
 from wellcond.attention.replay import Call, Replay, Softmax
 from wellcond.attention.view import AttentionLayer
 
@@ -23,7 +24,8 @@ SWIN_V2 = "torchvision.models.swin_transformer.ShiftedWindowAttentionV2"
 MAXVIT = "torchvision.models.maxvit.RelativePositionalMultiHeadAttention"
 
 
-def describe(module: nn.Module, name: str) -> AttentionLayer | None:
+@adapter(priority=10)
+def describe_torchvision(module: nn.Module, name: str) -> AttentionLayer | None:
     """Swin, Swin-V2 (a sub-class of it) and MaxViT."""
     classes = build.origin(module, "torchvision")
     if SWIN in classes:
@@ -37,16 +39,9 @@ def _swin(module: Any, name: str, *, cosine: bool) -> AttentionLayer:
     query, key, value = build.fused(module, name, "qkv", heads, width)
     if cosine:  # the key's part of the stored bias is set to zero before use
         key = replace(key, bias=None, bias_layout=None)
-    return AttentionLayer(
-        name,
-        "softmax",
-        query,
-        key,
-        value,
-        build.output(module, name, "proj", heads),
-        scale=None if cosine else width**-0.5,
-        replay=Replay(_cosine if cosine else _scaled, _windows, finish=_grid),
-    )
+    output = build.output(module, name, "proj", heads)
+    replay = Replay(_cosine if cosine else _scaled, _windows, finish=_grid)
+    return build.layer(name, (query, key, value), output, replay, scale=None if cosine else width**-0.5)
 
 
 def _scaled(call: Call) -> Softmax:
@@ -65,7 +60,7 @@ def _padded(call: Call) -> list[int]:
 
 
 def _shift(call: Call) -> list[int]:
-    """How far the grid is rolled; not at all along a side that one window covers."""
+    """Rows and columns by which the grid is rolled; not at all along a side that one window covers."""
     sizes = zip(_padded(call), call.module.window_size, call.module.shift_size, strict=True)
     return [0 if window >= n else shift for n, window, shift in sizes]
 
@@ -102,17 +97,9 @@ def _bias(call: Call) -> Tensor:
 
 def _maxvit(module: Any, name: str) -> AttentionLayer:
     """Windows are the second axis; the logit scale is that of the model's width, not the head's."""
-    query, key, value = build.fused(module, name, "to_qkv", module.n_heads, module.head_dim)
-    return AttentionLayer(
-        name,
-        "softmax",
-        query,
-        key,
-        value,
-        build.output(module, name, "merge", module.n_heads),
-        scale=module.scale_factor,
-        replay=Replay(_relative, _window_axis),
-    )
+    parts = build.fused(module, name, "to_qkv", module.n_heads, module.head_dim)
+    output = build.output(module, name, "merge", module.n_heads)
+    return build.layer(name, parts, output, Replay(_relative, _window_axis), scale=module.scale_factor)
 
 
 def _relative(call: Call) -> Softmax:

@@ -8,10 +8,10 @@ import torch
 from torch import Tensor, nn
 
 from wellcond.errors import WellcondError
-from wellcond.lab.models.layers import Block, SelfAttention
+from wellcond.lab.models.layers import PreNormBlock, SelfAttention, mean_of_tokens
 from wellcond.lab.tasks.checks import whole
 
-EPS = 1e-12  # of the norms, as in BERT
+NORM_EPS = 1e-12  # as in BERT
 
 
 class ScaledSinusoids(nn.Module):
@@ -37,7 +37,7 @@ class ScaledSinusoids(nn.Module):
         self.scale = nn.Parameter(torch.tensor([width**-0.5]))
 
     def forward(self, tokens: int) -> Tensor:
-        """`(tokens, width)`."""
+        """Return the positions, `(tokens, width)`."""
         if tokens > len(self.table):
             raise WellcondError(f"{tokens} tokens are more than the model's {len(self.table)} positions")
         return self.scale * self.table[:tokens]
@@ -51,13 +51,13 @@ class GatedGelu(nn.Module):
     """
 
     def forward(self, both: Tensor) -> Tensor:
-        """The product; the first half is `x`."""
+        """Return the product; the first half is `x`."""
         x, gate = both.chunk(2, -1)
         return x * nn.functional.gelu(gate)
 
 
 class CrammedEncoder(nn.Module):
-    """Tokens to features; the same names and sizes whatever comes after it, so that weights load by name."""
+    """The encoder of the Crammed BERT; its names do not depend on what comes after it, so weights load by name."""
 
     def __init__(
         self, vocabulary: int, tokens: int, width: int, depth: int, heads: int, mlp: int, dropout: float
@@ -67,22 +67,22 @@ class CrammedEncoder(nn.Module):
             raise WellcondError(f"mlp = {mlp} does not split into values and gates: take an even number")
         self.words = nn.Embedding(vocabulary, width)
         self.positions = ScaledSinusoids(width, tokens)
-        self.norm_words = nn.LayerNorm(width, EPS)
+        self.norm_words = nn.LayerNorm(width, NORM_EPS)
         self.dropout = nn.Dropout(dropout)
         self.blocks = nn.ModuleList(
-            Block(
+            PreNormBlock(
                 width,
                 SelfAttention(width, heads, bias=False, dropout=dropout),
                 nn.Sequential(nn.Linear(width, mlp, bias=False), GatedGelu(), nn.Linear(mlp // 2, width, bias=False)),
                 dropout=dropout,
-                eps=EPS,
+                eps=NORM_EPS,
             )
             for _ in range(whole("depth", depth))
         )
-        self.norm = nn.LayerNorm(width, EPS)
+        self.norm = nn.LayerNorm(width, NORM_EPS)
 
     def forward(self, input_ids: Tensor, attention_mask: Tensor | None = None) -> Tensor:
-        """`(B, T, width)`."""
+        """Return features `(B, T, width)`."""
         x = self.dropout(self.norm_words(self.words(input_ids) + self.positions(input_ids.shape[1])))
         for block in self.blocks:
             x = block(x, attention_mask)
@@ -117,16 +117,9 @@ class CrammedBert(nn.Module):
     """
 
     def __init__(
-        self,
-        shape: Mapping[str, int],
-        width: int = 768,
-        depth: int = 16,
-        heads: int = 12,
-        mlp: int = 3072,
-        dropout: float = 0.0,
-        head_width: int = 1024,
-        head_dropout: float = 0.1,
-    ) -> None:
+        self, shape: Mapping[str, int], width: int = 768, depth: int = 16, heads: int = 12, mlp: int = 3072,
+        dropout: float = 0.0, head_width: int = 1024, head_dropout: float = 0.1,
+    ) -> None:  # fmt: skip
         super().__init__()
         self.encoder = CrammedEncoder(shape["vocabulary"], shape["tokens"], width, depth, heads, mlp, dropout)
         self.pooler: nn.Module | None = None
@@ -142,7 +135,7 @@ class CrammedBert(nn.Module):
     def forward(
         self, input_ids: Tensor, attention_mask: Tensor | None = None, token_type_ids: Tensor | None = None
     ) -> Tensor:
-        """Logits.
+        """Return logits.
 
         Args:
             input_ids: `(B, T)`.
@@ -155,6 +148,5 @@ class CrammedBert(nn.Module):
         x = self.encoder(input_ids, attention_mask)
         if self.pooler is None:
             return nn.functional.linear(x, self.encoder.words.weight)
-        seen = torch.ones_like(x[..., :1]) if attention_mask is None else attention_mask[..., None].to(x)
-        logits: Tensor = self.head(self.pooler((x * seen).sum(1) / seen.sum(1).clamp_min(1.0)))
+        logits: Tensor = self.head(self.pooler(mean_of_tokens(x, attention_mask)))
         return logits

@@ -1,4 +1,4 @@
-"""The model of a recipe: small ones built to fit the task, or any by name."""
+"""Build the model of a recipe: a small one that fits the task, or any by name."""
 
 from __future__ import annotations
 
@@ -12,18 +12,18 @@ from torch import Tensor, nn
 
 import wellcond as wc
 from wellcond.errors import WellcondError
+from wellcond.inputs.models import build_fitting
 from wellcond.lab.models.bert import CrammedBert
 from wellcond.lab.models.detector import mask_rcnn
-from wellcond.lab.models.named import PARAMETERS, fitting, offered
+from wellcond.lab.models.named import PARAMETERS, model_options, task_numbers
 from wellcond.lab.models.nystromformer import Nystromformer
 from wellcond.lab.models.text import Encoder, gpt
-from wellcond.lab.models.vision import vit
+from wellcond.lab.models.vision import small_vit
 from wellcond.lab.tasks.base import Batch, Task, logits_of
 from wellcond.lab.tasks.metrics import Counts
-from wellcond.models import build_fitting
 
 BUILT_IN: dict[str, tuple[Callable[..., nn.Module], tuple[str, ...]]] = {
-    "vit": (vit, ("image",)),
+    "vit": (small_vit, ("image",)),
     "encoder": (Encoder, ("sequence",)),
     "nystromformer": (Nystromformer, ("sequence", "pair")),
     "crammed-bert": (CrammedBert, ("masked-text", "sequence")),
@@ -62,7 +62,7 @@ def _built(name: str, options: Mapping[str, Any], task: Task, seed: int) -> nn.M
     if reserved:
         raise WellcondError(f"model '{name}' takes no {reserved.pop()} here: the laboratory gives it one")
     if name not in BUILT_IN:
-        return build_fitting(name, offered(task), seed=seed, **fitting(name, options, task))
+        return build_fitting(name, task_numbers(task), seed=seed, **model_options(name, options, task))
     build, kinds = BUILT_IN[name]
     if task.kind not in kinds:
         others = [other for other, (_, theirs) in BUILT_IN.items() if task.kind in theirs]
@@ -117,7 +117,7 @@ def check_fits(model: nn.Module, task: Task, batch: Batch, name: str = "") -> No
 
 
 def _parameters_for(name: str, task: Task) -> str:
-    """How a function of the user's own is told the task's numbers."""
+    """Say how a function of the user's own is told the task's numbers."""
     if ".py:" not in name:
         return ""
     names = ", ".join(PARAMETERS[key][0] for key in task.shape if key in PARAMETERS)
@@ -125,7 +125,7 @@ def _parameters_for(name: str, task: Task) -> str:
 
 
 def feed(model: nn.Module, batch: Batch) -> Any:
-    """What a model gives for a batch: a mapping is passed by name; a detector in training is given its targets."""
+    """Return a model's output for a batch: a mapping is passed by name; a detector in training is given its targets."""
     if isinstance(batch.inputs, tuple):
         images = list(batch.inputs)
         return model(images, list(batch.targets)) if model.training else model(images)
@@ -133,7 +133,7 @@ def feed(model: nn.Module, batch: Batch) -> Any:
 
 
 def monitor_inputs(batch: Batch) -> Any:
-    """The inputs of a batch as `wc.Monitor`, `wc.locate` and `wc.diagnose` take them, for whom a tuple is arguments.
+    """Return the inputs of a batch as `wc.Monitor` and `wc.diagnose` take them, for whom a tuple is arguments.
 
     >>> monitor_inputs(Batch((torch.zeros(3, 8, 8), torch.zeros(3, 8, 9)), ()))[0][1].shape
     torch.Size([3, 8, 9])

@@ -1,4 +1,4 @@
-"""Mask R-CNN on a transformer: what finds objects, their boxes and their masks."""
+"""Mask R-CNN on a transformer, which finds objects with their boxes and masks."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ def mask_rcnn(
     anchors: Sequence[int] = (32, 64, 128, 256, 512), proposals: Sequence[int] = (2000, 2000),
     test_proposals: Sequence[int] = (1000, 1000), samples: Sequence[int] = (256, 512), detections: int = 100,
 ) -> nn.Module:  # fmt: skip
-    """Mask R-CNN of torchvision's, with a feature pyramid (FPN) of five levels, on an XCiT or a Swin of timm's.
+    """Build torchvision's Mask R-CNN with a feature pyramid (FPN) of five levels, on an XCiT or a Swin of timm's.
 
     K. He et al., Mask R-CNN, arXiv 1703.06870; T.-Y. Lin et al., Feature Pyramid Networks, arXiv 1612.03144. What is
     not named here is as in torchvision, which normalises and resizes the images, so each may have its own size.
@@ -43,7 +43,7 @@ def mask_rcnn(
     >>> sorted(model.eval()([torch.zeros(3, 48, 64)])[0])
     ['boxes', 'labels', 'masks', 'scores']
     """
-    parts = library("torchvision.models.detection", "torchvision")
+    parts = library("torchvision.models.detection", "timm")
     if shape["channels"] != 3:
         raise WellcondError(f"Mask R-CNN takes images of 3 channels, the task has {shape['channels']}")
     if len(anchors) != 5:
@@ -87,13 +87,13 @@ class Pyramid(nn.Module):
 
     def __init__(self, name: str, options: Mapping[str, Any], channels: int) -> None:
         super().__init__()
-        parts = library("torchvision.ops.feature_pyramid_network", "torchvision")
+        parts = library("torchvision.ops.feature_pyramid_network", "timm")
         self.out_channels = channels  # torchvision asks for it
         self.body, self.taps, widths, self.scales = _body(name, options)
         self.fpn = parts.FeaturePyramidNetwork(widths, channels, parts.LastLevelMaxPool())
 
     def forward(self, images: Tensor) -> dict[str, Tensor]:
-        """Maps by name, the finest first, of images `(B, 3, H, W)`, whose sides are multiples of 32."""
+        """Return maps by name, the finest first, of images `(B, 3, H, W)`, whose sides are multiples of 32."""
         maps = self.body.forward_intermediates(images, indices=self.taps, intermediates_only=True)
         # A shallow model has a map that is taken twice.
         by_tap = dict(zip(sorted(set(self.taps)), maps, strict=True))
@@ -106,12 +106,12 @@ class ChannelNorm(nn.LayerNorm):
     """LayerNorm over the channels of `(B, C, H, W)`."""
 
     def forward(self, maps: Tensor) -> Tensor:
-        """Each place by itself."""
+        """Normalise each place by itself."""
         return super().forward(maps.movedim(1, -1)).movedim(-1, 1)
 
 
 def _body(name: str, options: Mapping[str, Any]) -> tuple[Any, list[int], list[int], nn.ModuleList]:
-    """The model of timm's, which of its maps to take, their widths, and what brings them to strides 4, 8, 16 and 32."""
+    """Return timm's model, which of its maps to take, their widths, and what brings them to strides 4, 8, 16 and 32."""
     import timm
     from timm.models.swin_transformer import SwinTransformer
     from timm.models.xcit import Xcit
@@ -137,7 +137,7 @@ def _body(name: str, options: Mapping[str, Any]) -> tuple[Any, list[int], list[i
 
 
 def _scaling(stride: int, wanted: int, width: int) -> nn.Module:
-    """From one stride to another: transposed convolutions, or pooling."""
+    """Return what brings one stride to another: transposed convolutions, or pooling."""
     if wanted >= stride:
         return nn.MaxPool2d(wanted // stride) if wanted > stride else nn.Identity()
     if stride == 2 * wanted:

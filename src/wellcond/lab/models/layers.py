@@ -1,4 +1,4 @@
-"""What the laboratory's text models are made of: softmax attention and a pre-norm block."""
+"""Layers of the laboratory's text models: softmax attention, a pre-norm block, the mean over tokens."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ class SelfAttention(nn.Module):
         self.out = nn.Linear(width, width, bias=bias)
 
     def forward(self, x: Tensor, attention_mask: Tensor | None = None) -> Tensor:
-        """What is added to the tokens.
+        """Return what is added to the tokens.
 
         Args:
             x: `(B, N, width)`.
@@ -54,13 +54,13 @@ class SelfAttention(nn.Module):
         return out
 
     def mix(self, q: Tensor, k: Tensor, v: Tensor, attention_mask: Tensor | None = None) -> Tensor:
-        """The mixed values, `(B, heads, N, d)`, of queries, keys and values of that shape."""
+        """Return the mixed values, `(B, heads, N, d)`, of queries, keys and values of that shape."""
         seen = None if attention_mask is None else attention_mask[:, None, None].bool()
         dropout = self.dropout if self.training else 0.0
         return nn.functional.scaled_dot_product_attention(q, k, v, attn_mask=seen, dropout_p=dropout)
 
 
-class Block(nn.Module):
+class PreNormBlock(nn.Module):
     """`x + attention(norm(x))`, then `x + mlp(norm(x))`.
 
     Args:
@@ -82,7 +82,17 @@ class Block(nn.Module):
         self.dropout = nn.Dropout(dropout)
 
     def forward(self, x: Tensor, attention_mask: Tensor | None = None) -> Tensor:
-        """`(B, N, width)`; the mask is `(B, N)`, 0 on padding."""
+        """Return `(B, N, width)`; the mask is `(B, N)`, 0 on padding."""
         x = x + self.dropout(self.attention(self.norm_1(x), attention_mask))
         out: Tensor = x + self.dropout(self.mlp(self.norm_2(x)))
         return out
+
+
+def mean_of_tokens(x: Tensor, attention_mask: Tensor | None = None) -> Tensor:
+    """Return the mean over the tokens that are not padding, `(B, width)`.
+
+    >>> mean_of_tokens(torch.tensor([[[1.0], [3.0], [8.0]]]), torch.tensor([[1, 1, 0]]))
+    tensor([[2.]])
+    """
+    seen = torch.ones_like(x[..., :1]) if attention_mask is None else attention_mask[..., None].to(x)
+    return (x * seen).sum(1) / seen.sum(1).clamp_min(1.0)

@@ -1,4 +1,4 @@
-"""Models by name for a task: as many classes, channels and words as it has."""
+"""Options of a named model that fit a task: as many classes, channels and words as it has."""
 
 from __future__ import annotations
 
@@ -7,9 +7,10 @@ from typing import Any
 
 from wellcond.errors import WellcondError
 from wellcond.lab.tasks.base import Task
+from wellcond.lab.tasks.checks import library
 
 # What transformers calls the model of a type for a kind of task, and the fields of its configuration.
-HEADS = {
+HEAD_MAPPINGS = {
     "image": "MODEL_FOR_IMAGE_CLASSIFICATION_MAPPING_NAMES",
     "sequence": "MODEL_FOR_SEQUENCE_CLASSIFICATION_MAPPING_NAMES",
     "causal-text": "MODEL_FOR_CAUSAL_LM_MAPPING_NAMES",
@@ -23,29 +24,29 @@ PARAMETERS = {
     "vocabulary": ("vocab_size",),
     "tokens": ("block_size", "max_seq_len", "seq_len", "context_length"),
 }
-FIELDS = {"num_labels": "classes", "vocab_size": "vocabulary", "image_size": "size", "num_channels": "channels"}
+CONFIG_FIELDS = {"num_labels": "classes", "vocab_size": "vocabulary", "image_size": "size", "num_channels": "channels"}
 
 
-def fitting(name: str, options: Mapping[str, Any], task: Task) -> dict[str, Any]:
-    """Options that make a named model fit a task; what is given goes first.
+def model_options(name: str, options: Mapping[str, Any], task: Task) -> dict[str, Any]:
+    """Return the options that make a named model fit a task; what is given goes first.
 
     >>> from wellcond.lab.tasks import task
-    >>> fitting("timm:vit_tiny_patch16_224", {"patch_size": 2}, task("digits"))
+    >>> model_options("timm:vit_tiny_patch16_224", {"patch_size": 2}, task("digits"))
     {'num_classes': 10, 'in_chans': 1, 'img_size': 8, 'patch_size': 2}
     """
     library, _, rest = name.partition(":")
     if library == "timm" and task.kind == "image":
         return _timm(rest, task.shape) | dict(options)
-    if library == "hf" and task.kind in HEADS:
+    if library == "hf" and task.kind in HEAD_MAPPINGS:
         return _transformers(rest, task) | dict(options)
     return dict(options)
 
 
-def offered(task: Task) -> dict[str, int]:
-    """The numbers of a task under every name that `path/to/file.py:function` may have a parameter for.
+def task_numbers(task: Task) -> dict[str, int]:
+    """Return the numbers of a task under every name that `path/to/file.py:function` may have a parameter for.
 
     >>> from wellcond.lab.tasks import task
-    >>> offers = offered(task("digits"))
+    >>> offers = task_numbers(task("digits"))
     >>> offers["num_classes"], offers["in_chans"], offers["img_size"], "vocab_size" in offers
     (10, 1, 8, False)
     """
@@ -62,16 +63,14 @@ def _timm(name: str, shape: Mapping[str, int]) -> dict[str, Any]:
 
 
 def _transformers(name: str, task: Task) -> dict[str, Any]:
-    try:
-        import transformers
-        from transformers.models.auto import modeling_auto
-    except ImportError as error:
-        raise WellcondError(f"'hf:{name}' needs transformers ({error}): pip install 'wellcond[hf]'") from error
+    transformers, modeling_auto = (library(f"transformers{part}", "hf") for part in ("", ".models.auto.modeling_auto"))
     if name not in transformers.CONFIG_MAPPING:
         return {}  # a configuration of the user's own says what it is
     config = transformers.AutoConfig.for_model(name)
-    wanted = {field: task.shape[of] for field, of in FIELDS.items() if of in task.shape and hasattr(config, field)}
-    head = getattr(modeling_auto, HEADS[task.kind]).get(name)
+    wanted = {
+        field: task.shape[of] for field, of in CONFIG_FIELDS.items() if of in task.shape and hasattr(config, field)
+    }
+    head = getattr(modeling_auto, HEAD_MAPPINGS[task.kind]).get(name)
     if head is None:
         raise WellcondError(f"transformers has no '{name}' for {task.kind} tasks such as '{task.name}'")
     return wanted | {"architectures": [head if isinstance(head, str) else head[0]]}

@@ -8,10 +8,10 @@ import torch
 from torch import Tensor, nn
 
 from wellcond.errors import WellcondError
-from wellcond.lab.models.layers import Block, SelfAttention
+from wellcond.lab.models.layers import PreNormBlock, SelfAttention
 from wellcond.lab.tasks.checks import choice, whole
 
-HIDDEN = -1e9  # added to the logit of padding; finite, so that a sequence of nothing but padding gives no NaN
+PADDING_LOGIT = -1e9  # added to the logit of padding; finite, so that a sequence of nothing but padding gives no NaN
 
 
 class NystromAttention(SelfAttention):
@@ -39,20 +39,22 @@ class NystromAttention(SelfAttention):
         )
 
     def mix(self, q: Tensor, k: Tensor, v: Tensor, attention_mask: Tensor | None = None) -> Tensor:
-        """The mixed values, `(B, heads, N, d)`, of queries, keys and values of that shape."""
+        """Return the mixed values, `(B, heads, N, d)`, of queries, keys and values of that shape."""
         bias = None
         if attention_mask is not None:
             seen = attention_mask[:, None, :, None].to(q)
-            q, k, v, bias = q * seen, k * seen, v * seen, HIDDEN * (1 - seen.mT)
+            q, k, v, bias = q * seen, k * seen, v * seen, PADDING_LOGIT * (1 - seen.mT)
         if self.landmarks == q.shape[2]:
             mixed = nn.functional.scaled_dot_product_attention(q, k, v, attn_mask=bias)
         else:
-            mixed = nystrom(q, k, v, self.landmarks, self.iterations, bias)
+            mixed = nystrom_attention(q, k, v, self.landmarks, self.iterations, bias)
         return mixed if self.conv is None else mixed + self.conv(v)
 
 
-def nystrom(q: Tensor, k: Tensor, v: Tensor, landmarks: int, iterations: int, bias: Tensor | None = None) -> Tensor:
-    """Softmax attention through landmarks.
+def nystrom_attention(
+    q: Tensor, k: Tensor, v: Tensor, landmarks: int, iterations: int, bias: Tensor | None = None
+) -> Tensor:
+    """Return softmax attention through landmarks.
 
     Args:
         q: `(B, heads, N, d)`.
@@ -64,7 +66,7 @@ def nystrom(q: Tensor, k: Tensor, v: Tensor, landmarks: int, iterations: int, bi
 
     >>> q, k, v = torch.randn(3, 1, 2, 8, 4, dtype=torch.float64)
     >>> exact = nn.functional.scaled_dot_product_attention(4 * q, 4 * k, v)
-    >>> torch.allclose(nystrom(4 * q, 4 * k, v, landmarks=8, iterations=60), exact)
+    >>> torch.allclose(nystrom_attention(4 * q, 4 * k, v, landmarks=8, iterations=60), exact)
     True
     """
     if q.shape[2] % landmarks:
@@ -79,7 +81,7 @@ def nystrom(q: Tensor, k: Tensor, v: Tensor, landmarks: int, iterations: int, bi
 
 
 def pseudo_inverse(matrix: Tensor, iterations: int) -> Tensor:
-    """The Moore-Penrose inverse of a matrix whose rows sum to one, by iteration.
+    """Return the Moore-Penrose inverse of a matrix whose rows sum to one, by iteration.
 
     M. K. Razavi et al., arXiv 1405.2205 (2014): `Z ← Z (13 − A Z (15 − A Z (7 − A Z))) / 4`, from `Aᵀ / (‖A‖₁ ‖A‖∞)`.
     Each matrix has its own norms (the authors' code takes the largest of the batch, unless told not to), so that what
@@ -123,31 +125,22 @@ class Nystromformer(nn.Module):
     """
 
     def __init__(
-        self,
-        shape: Mapping[str, int],
-        width: int = 64,
-        depth: int = 2,
-        heads: int = 2,
-        mlp: int = 128,
-        dropout: float = 0.1,
-        attention: str = "nystrom",
-        landmarks: int = 64,
-        kernel: int = 35,
-        iterations: int = 6,
+        self, shape: Mapping[str, int], width: int = 64, depth: int = 2, heads: int = 2, mlp: int = 128,
+        dropout: float = 0.1, attention: str = "nystrom", landmarks: int = 64, kernel: int = 35, iterations: int = 6,
         length: int | None = None,
-    ) -> None:
+    ) -> None:  # fmt: skip
         super().__init__()
         self.length = _length(shape["tokens"], whole("landmarks", landmarks), length)
-        nystrom_attention = choice("attention", attention, ("nystrom", "softmax")) == "nystrom"
+        through_landmarks = choice("attention", attention, ("nystrom", "softmax")) == "nystrom"
         self.words = nn.Embedding(shape["vocabulary"], width)
         self.positions = nn.Parameter(0.02 * torch.randn(self.length, width))
         nn.init.normal_(self.words.weight, std=0.02)
         self.dropout = nn.Dropout(dropout)
         self.blocks = nn.ModuleList(
-            Block(
+            PreNormBlock(
                 width,
                 NystromAttention(width, heads, landmarks=landmarks, kernel=kernel, iterations=iterations)
-                if nystrom_attention
+                if through_landmarks
                 else SelfAttention(width, heads, dropout=dropout, single=True),
                 nn.Sequential(nn.Linear(width, mlp), nn.GELU(), nn.Dropout(dropout), nn.Linear(mlp, width)),
                 dropout=dropout,
@@ -159,7 +152,7 @@ class Nystromformer(nn.Module):
         self.head = nn.Sequential(nn.Linear(features, mlp), nn.ReLU(), nn.Linear(mlp, shape["classes"]))
 
     def forward(self, input_ids: Tensor, attention_mask: Tensor | None = None) -> Tensor:
-        """Logits `(B, classes)` of ids `(B, T)`, or `(B, 2, T)` of a pair; the mask has their shape, 0 on padding."""
+        """Return logits `(B, classes)` of ids `(B, T)`, or `(B, 2, T)` of a pair; the mask is 0 on padding."""
         if input_ids.ndim == 2:
             features = self.pooled(input_ids, attention_mask)
         else:
@@ -171,7 +164,7 @@ class Nystromformer(nn.Module):
         return logits
 
     def pooled(self, input_ids: Tensor, attention_mask: Tensor | None = None) -> Tensor:
-        """The mean of the tokens, `(B, width)`, over the padded length."""
+        """Return the mean of the tokens, `(B, width)`, over the padded length."""
         missing = self.length - input_ids.shape[1]
         if missing < 0:
             raise WellcondError(f"{input_ids.shape[1]} tokens are more than the model's {self.length}: raise length")

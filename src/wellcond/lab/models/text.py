@@ -1,4 +1,4 @@
-"""Small models of text: an encoder that names a class, a GPT that goes on."""
+"""Small models of text: an encoder that names a class, and a GPT."""
 
 from __future__ import annotations
 
@@ -7,21 +7,17 @@ from collections.abc import Mapping
 import torch
 from torch import Tensor, nn
 
-from wellcond.errors import WellcondError
+from wellcond.lab.models.layers import mean_of_tokens
+from wellcond.lab.tasks.checks import library
 
 
 class Encoder(nn.Module):
     """A pre-norm encoder of tokens with learned positions, averaged over what is not padding."""
 
     def __init__(
-        self,
-        shape: Mapping[str, int],
-        width: int = 64,
-        depth: int = 2,
-        heads: int = 2,
-        mlp: float = 2.0,
+        self, shape: Mapping[str, int], width: int = 64, depth: int = 2, heads: int = 2, mlp: float = 2.0,
         dropout: float = 0.0,
-    ) -> None:
+    ) -> None:  # fmt: skip
         super().__init__()
         self.tokens = nn.Embedding(shape["vocabulary"], width)
         self.positions = nn.Parameter(0.02 * torch.randn(shape["tokens"], width))
@@ -37,27 +33,22 @@ class Encoder(nn.Module):
         self.head = nn.Linear(width, shape["classes"])
 
     def forward(self, input_ids: Tensor, attention_mask: Tensor | None = None) -> Tensor:
-        """Logits `(B, classes)`."""
+        """Return logits `(B, classes)`."""
         hidden = attention_mask == 0 if attention_mask is not None else None
         x = self.tokens(input_ids) + self.positions[: input_ids.shape[1]]
         for layer in self.layers:
             x = layer(x, src_key_padding_mask=hidden)
-        x = self.norm(x)
-        seen = torch.ones_like(x[..., :1]) if attention_mask is None else attention_mask[..., None].to(x)
-        logits: Tensor = self.head((x * seen).sum(1) / seen.sum(1).clamp_min(1.0))
+        logits: Tensor = self.head(mean_of_tokens(self.norm(x), attention_mask))
         return logits
 
 
 def gpt(
     shape: Mapping[str, int], width: int = 128, depth: int = 4, heads: int = 4, dropout: float = 0.0
 ) -> nn.Module:  # fmt: skip
-    """GPT-2 of transformers, as wide and deep as wanted, for the task's words and length."""
-    try:
-        from transformers import GPT2Config, GPT2LMHeadModel
-    except ImportError as error:
-        raise WellcondError(f"the model 'gpt' needs transformers ({error}): pip install 'wellcond[hf]'") from error
-    model: nn.Module = GPT2LMHeadModel(
-        GPT2Config(
+    """Build GPT-2 of transformers, as wide and deep as wanted, for the task's words and length."""
+    transformers = library("transformers", "hf")
+    model: nn.Module = transformers.GPT2LMHeadModel(
+        transformers.GPT2Config(
             vocab_size=shape["vocabulary"], n_positions=shape["tokens"], n_embd=width, n_layer=depth, n_head=heads,
             resid_pdrop=dropout, embd_pdrop=dropout, attn_pdrop=dropout, use_cache=False,
         )

@@ -7,11 +7,11 @@ from collections.abc import Mapping
 from torch import nn
 
 
-def vit(
+def small_vit(
     shape: Mapping[str, int], width: int = 64, depth: int = 4, heads: int = 4, patch: int = 2, mlp: float = 4.0,
     drop_path: float = 0.0, dropout: float = 0.0,
 ) -> nn.Module:  # fmt: skip
-    """ViT of timm, as wide and deep as wanted, for the task's images and classes."""
+    """Build a ViT of timm, as wide and deep as wanted, for the task's images and classes."""
     from timm.models.vision_transformer import VisionTransformer
 
     model: nn.Module = VisionTransformer(

@@ -1,4 +1,4 @@
-"""What is trained on what: tasks by name, offline."""
+"""Tasks by name: data sets with their loss and metric, read offline."""
 
 import importlib
 import pkgutil
@@ -9,6 +9,6 @@ from wellcond.lab.tasks.registry import options_of, task, tasks
 
 __all__ = ["Batch", "Counts", "Examples", "Task", "options_of", "task", "tasks"]
 
-# A task registers itself where it is defined; what it needs beyond torch and numpy it imports when it is built.
-for _module in pkgutil.iter_modules(__path__):
-    importlib.import_module(f"{__name__}.{_module.name}")
+# A task is one file in here, which registers it; what it needs beyond torch and numpy it imports when it is built.
+for _module in pkgutil.walk_packages(__path__, f"{__name__}."):
+    importlib.import_module(_module.name)

@@ -1,4 +1,4 @@
-"""A task: what is trained on what, with its loss and its metric."""
+"""Task: a training and a test set with their loss and metric."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ KINDS = ("image", "sequence", "pair", "causal-text", "masked-text", "detection")
 
 @dataclass(frozen=True)
 class Batch:
-    """Some examples.
+    """Inputs and targets of some examples.
 
     Args:
         inputs: a tensor; where sequences are padded a dict of `input_ids`, `attention_mask` (1 on a token, 0 on
@@ -33,7 +33,7 @@ class Batch:
     targets: Any
 
     def to(self, device: torch.device | str, dtype: torch.dtype = torch.float32) -> Batch:
-        """The same on another device, real numbers of another type."""
+        """Return the batch on another device, its real numbers in another type."""
         return Batch(_moved(self.inputs, device, dtype), _moved(self.targets, device, dtype))
 
     def __len__(self) -> int:
@@ -41,20 +41,20 @@ class Batch:
 
 
 class Examples(Protocol):
-    """Examples by number. The same numbers give the same batch, always: nothing is drawn at random here."""
+    """Examples by index. Equal indices give an equal batch, always: nothing is drawn at random here."""
 
     def __len__(self) -> int:
-        """How many there are."""
+        """Return the number of examples."""
         ...
 
     def __getitem__(self, indices: Tensor) -> Batch:
-        """Those of some numbers, a tensor of int64."""
+        """Return the examples at these indices, a tensor of int64."""
         ...
 
 
 @dataclass(frozen=True)
 class Task:
-    """What is trained on what.
+    """A training and a test set, and how a model is judged on them.
 
     Args:
         name: in the registry.
@@ -95,15 +95,15 @@ class Task:
 
     @property
     def higher_is_better(self) -> bool:
-        """True of every metric but perplexity."""
+        """Return whether more is better: of every metric but perplexity."""
         return self.metric != "perplexity"
 
     def prepare(self, batch: Batch, generator: torch.Generator) -> Batch:
-        """The batch as the model is to see it: masked for masked-text, unchanged elsewhere."""
+        """Return the batch as the model is to see it: masked for masked-text, unchanged elsewhere."""
         return batch if self.preparation is None else self.preparation(batch, generator)
 
     def loss(self, output: Any, batch: Batch, *, smoothing: float = 0.0) -> Tensor:
-        """Mean loss of a batch: cross entropy in nats, squared error of real numbers, Mask R-CNN's own sum.
+        """Return the mean loss of a batch: cross entropy in nats, squared error, or Mask R-CNN's own sum.
 
         Args:
             output: a tensor, something with `.logits`, or for detection the dict of losses of a model in training.
@@ -126,20 +126,20 @@ class Task:
         return summed / (flat != IGNORED).sum().clamp(min=1)  # a short batch may have no masked token at all
 
     def score(self, output: Any, batch: Batch) -> Counts:
-        """What the metric needs of a batch; add over batches, then `metric_of`."""
+        """Count what the metric needs of a batch; add over batches, then `metric_of`."""
         return count(self.metric, output if self.kind == "detection" else logits_of(output), batch.targets)
 
     def metric_of(self, counts: Counts) -> float:
-        """The metric of everything counted."""
+        """Return the metric of everything counted."""
         return metric_of(self.metric, counts)
 
     def extras(self, counts: Counts) -> dict[str, float]:
-        """What is reported beside the metric: ap50, ap75 and the three of the masks for detection, else nothing."""
+        """Return the figures beside the metric: ap50, ap75 and three of masks for detection, else none."""
         return extras_of(self.metric, counts)
 
 
 def logits_of(output: Any) -> Tensor:
-    """The tensor itself, or its `.logits`.
+    """Return the logits of a model's output: the tensor itself, or its `.logits`.
 
     >>> logits_of(torch.zeros(2)).shape
     torch.Size([2])
@@ -151,7 +151,7 @@ def logits_of(output: Any) -> Tensor:
 
 
 def _wide(logits: Tensor) -> Tensor:
-    """In float32 at least: a loss in half precision is noise."""
+    """Return logits in float32 at least: a loss in half precision is noise."""
     return logits if logits.dtype == torch.float64 else logits.float()
 
 

@@ -1,4 +1,4 @@
-"""What several tasks check: numbers, choices, files, libraries."""
+"""Checks that tasks share: of numbers, choices, indices, files and libraries."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from wellcond._core.file_names import check_path
 from wellcond.errors import WellcondError
-from wellcond.file_names import check_path
 
 
 def whole(name: str, value: object, least: int = 1) -> int:
-    """An option that is a whole number.
+    """Check an option that is a whole number.
 
     >>> whole("tokens", 0)
     Traceback (most recent call last):
@@ -27,7 +27,7 @@ def whole(name: str, value: object, least: int = 1) -> int:
 
 
 def choice(name: str, value: object, known: Iterable[str]) -> str:
-    """An option that is one of a few words.
+    """Check an option that is one of a few words.
 
     >>> choice("size", "huge", ("tiny", "full"))
     Traceback (most recent call last):
@@ -40,7 +40,7 @@ def choice(name: str, value: object, known: Iterable[str]) -> str:
 
 
 def folder_of(folder: object, source: str) -> Path:
-    """An option that is a folder which must be there.
+    """Return the path of a folder that must be there.
 
     >>> folder_of("/nowhere", "unpack it there")
     Traceback (most recent call last):
@@ -55,7 +55,7 @@ def folder_of(folder: object, source: str) -> Path:
 
 
 def first_of(folder: Path, names: Iterable[str], source: str) -> Path:
-    """The first of some names that is a file in a folder."""
+    """Return the first of some names that is a file in a folder."""
     names = tuple(names)
     for name in names:
         if (folder / name).is_file():
@@ -64,7 +64,7 @@ def first_of(folder: Path, names: Iterable[str], source: str) -> Path:
 
 
 def read_bytes(path: Path) -> bytes:
-    """The content of a file, or an error that names it."""
+    """Read a file, or raise an error that names it."""
     try:
         return path.read_bytes()
     except OSError as error:
@@ -72,30 +72,31 @@ def read_bytes(path: Path) -> bytes:
 
 
 def read_utf8(path: Path) -> str:
-    """The text of a file, without the mark that some editors put at its beginning."""
+    """Read a text, without the mark that some editors put at its beginning."""
     try:
         return read_bytes(path).decode("utf-8-sig")
     except UnicodeDecodeError as error:
         raise WellcondError(f"{str(path)!r} is not UTF-8 text ({error}): convert it, say with iconv") from error
 
 
-def library(name: str, package: str) -> Any:
-    """A library that is needed only here.
+def library(name: str, extra: str) -> Any:
+    """Import a module that is needed only here, or say which extra of the package brings it.
 
-    >>> library("no_such_library", "nonesuch")
+    >>> library("nonesuch", "timm")
     Traceback (most recent call last):
-    wellcond.errors.WellcondError: this task needs nonesuch (No module named 'no_such_library'): pip install nonesuch
+    wellcond.errors.WellcondError: this needs nonesuch (No module named 'nonesuch'): pip install 'wellcond[timm]'
     """
     try:
         return importlib.import_module(name)
     except ImportError as error:
-        raise WellcondError(f"this task needs {package} ({error}): pip install {package}") from error
+        package = name.partition(".")[0]
+        raise WellcondError(f"this needs {package} ({error}): pip install 'wellcond[{extra}]'") from error
 
 
-def checked(indices: Tensor, length: int) -> Tensor:
-    """Numbers of examples, on the CPU; one that does not exist is an error, also a negative one.
+def checked_indices(indices: Tensor, length: int) -> Tensor:
+    """Return indices of examples on the CPU; one that does not exist is an error, also a negative one.
 
-    >>> checked(torch.tensor([2]), 2)
+    >>> checked_indices(torch.tensor([2]), 2)
     Traceback (most recent call last):
     IndexError: example 2 of 2
     """

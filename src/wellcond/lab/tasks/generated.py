@@ -8,17 +8,18 @@ from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 
+import safetensors.torch
 from torch import Tensor
 
-from wellcond.draw import key, neutral
+from wellcond._core.atomic import write_bytes
+from wellcond._core.keyed_random import key, neutral
 from wellcond.errors import WellcondError
-from wellcond.lab.tasks.checks import library
-from wellcond.report.atomic import write_bytes
+from wellcond.lab.tasks.base import Batch, Examples
 
 
 @dataclass(frozen=True)
 class Generated:
-    """What a generator makes of its parameters, once.
+    """Tensors that a generator makes of its parameters, once.
 
     The file is a safetensors file whose name carries a hash of the parameters, so other parameters are another file; it
     is written whole or not at all, so two processes that write it at once do no harm.
@@ -48,14 +49,14 @@ class Generated:
 
     @property
     def file(self) -> Path | None:
-        """Where it is kept."""
+        """Return the path of the file that they are kept in."""
         if self.folder is None:
             return None
         return self.folder / f"{self.name}-{key(self._described):016x}.safetensors"
 
     @cached_property
     def tensors(self) -> Mapping[str, Tensor]:
-        """Read, or computed and written."""
+        """Return the tensors: read, or computed and written."""
         if self.file is None:
             return self._made()
         if self.file.is_file():
@@ -65,7 +66,7 @@ class Generated:
             self.file.parent.mkdir(parents=True, exist_ok=True)
         except OSError as error:
             raise WellcondError(f"the folder {str(self.folder)!r} cannot be made: {error}") from error
-        write_bytes(self.file, library("safetensors.torch", "safetensors").save(made, {"of": self._described}))
+        write_bytes(self.file, safetensors.torch.save(made, {"of": self._described}))
         return made
 
     @property
@@ -77,7 +78,6 @@ class Generated:
             return self.make()
 
     def _read(self, file: Path) -> Mapping[str, Tensor]:
-        safetensors = library("safetensors", "safetensors")
         try:
             with safetensors.safe_open(file, "pt") as opened:
                 if (opened.metadata() or {}).get("of") != self._described:
@@ -85,3 +85,26 @@ class Generated:
                 return {name: opened.get_tensor(name) for name in opened.keys()}  # noqa: SIM118 (it is no dict)
         except (OSError, safetensors.SafetensorError) as error:
             raise WellcondError(f"{str(file)!r} is damaged ({error}): delete it, it will be made again") from error
+
+
+@dataclass(frozen=True)
+class GeneratedExamples:
+    """Some of what is generated, from number `begin` on; computed when an example is first asked for.
+
+    Args:
+        generated: all of it.
+        begin: number of the first.
+        count: how many.
+        view: makes examples of the tensors and the part that is wanted.
+    """
+
+    generated: Generated
+    begin: int
+    count: int
+    view: Callable[[Mapping[str, Tensor], slice], Examples]
+
+    def __len__(self) -> int:
+        return self.count
+
+    def __getitem__(self, indices: Tensor) -> Batch:
+        return self.view(self.generated.tensors, slice(self.begin, self.begin + self.count))[indices]

@@ -10,14 +10,15 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from wellcond.lab.tasks.precision import Record, precisions, runs
+from wellcond.lab.tasks.detection.average_precision import Record, precisions, runs
 
+Sums = Mapping[str, float]
 IGNORED = -100  # the target of a token that is not predicted; torch's own convention
 
 
 @dataclass(frozen=True)
 class Counts:
-    """What has been counted so far.
+    """Sums and predictions that a metric is computed from.
 
     Args:
         sums: numbers that add.
@@ -27,7 +28,7 @@ class Counts:
     Counts(sums={'right': 4, 'count': 8}, collected=())
     """
 
-    sums: Mapping[str, float] = field(default_factory=dict)
+    sums: Sums = field(default_factory=dict)
     collected: tuple[tuple[Record, Record], ...] = ()
 
     def __add__(self, other: Counts) -> Counts:
@@ -37,7 +38,7 @@ class Counts:
 
 
 def count(metric: str, output: Any, targets: Any) -> Counts:
-    """The sums of one batch.
+    """Return the sums of one batch.
 
     Args:
         metric: accuracy, perplexity, matthews, f1, pearson or ap.
@@ -50,31 +51,31 @@ def count(metric: str, output: Any, targets: Any) -> Counts:
     if metric == "ap":
         return Counts(collected=tuple(zip(map(_kept, output), map(_kept, targets), strict=True)))
     with torch.no_grad():
-        return Counts(_COUNTED[metric](output.detach(), targets))
+        return Counts(_METRICS[metric][0](output.detach(), targets))
 
 
 def metric_of(metric: str, counts: Counts) -> float:
-    """The metric of everything counted; 0 for a Matthews correlation or F1 of one class only, as in scikit-learn.
+    """Return the metric of everything counted.
 
-    NaN is the correlation of a constant, and anything of nothing.
+    A Matthews correlation or F1 of one class only is 0, as in scikit-learn; the correlation of a constant, and anything
+    of nothing, is NaN.
 
     >>> metric_of("accuracy", Counts({"right": 4, "count": 8}))
     0.5
     """
     if metric == "ap":
         return precisions(counts, ["bbox"])["ap"]
-    sums = counts.sums
-    return _MEASURED[metric](sums) if sums else math.nan
+    return _METRICS[metric][1](counts.sums) if counts.sums else math.nan
 
 
 def extras_of(metric: str, counts: Counts) -> dict[str, float]:
-    """What a metric is reported with: the other five figures of a detector, nothing elsewhere."""
+    """Return the figures that a metric is reported with: the other five of a detector, none elsewhere."""
     found = precisions(counts) if metric == "ap" else {}
     return {name: value for name, value in found.items() if name != metric}
 
 
 def _kept(record: Mapping[str, Tensor]) -> Record:
-    """On the CPU; masks as runs, for those of 5000 photographs would not fit into the memory."""
+    """Return a record on the CPU; masks as runs, for those of 5000 photographs would not fit into the memory."""
     kept: dict[str, Any] = {name: tensor.detach().cpu() for name, tensor in record.items()}
     return kept | ({"masks": runs(kept["masks"])} if "masks" in kept else {})
 
@@ -104,7 +105,7 @@ def _moments(output: Tensor, targets: Tensor) -> dict[str, float]:
     return {"count": len(x), **{name: float(product.sum()) for name, product in products.items()}}
 
 
-def _perplexity(sums: Mapping[str, float]) -> float:
+def _perplexity(sums: Sums) -> float:
     """`exp(nats / tokens)`; infinite where that exceeds a double."""
     if not sums["tokens"]:
         return math.nan
@@ -112,22 +113,22 @@ def _perplexity(sums: Mapping[str, float]) -> float:
     return math.exp(mean) if mean < 700 else (math.nan if math.isnan(mean) else math.inf)
 
 
-def _accuracy(sums: Mapping[str, float]) -> float:
+def _accuracy(sums: Sums) -> float:
     return sums["right"] / sums["count"] if sums["count"] else math.nan
 
 
-def _matthews(sums: Mapping[str, float]) -> float:
+def _matthews(sums: Sums) -> float:
     tp, fp, fn, tn = (sums[name] for name in ("tp", "fp", "fn", "tn"))
     scale = math.sqrt((tp + fp) * (tp + fn) * (tn + fp) * (tn + fn))
     return (tp * tn - fp * fn) / scale if scale else 0.0
 
 
-def _f1(sums: Mapping[str, float]) -> float:
+def _f1(sums: Sums) -> float:
     whole = 2 * sums["tp"] + sums["fp"] + sums["fn"]
     return 2 * sums["tp"] / whole if whole else 0.0
 
 
-def _pearson(sums: Mapping[str, float]) -> float:
+def _pearson(sums: Sums) -> float:
     n = sums["count"]
     across = n * sums["xy"] - sums["x"] * sums["y"]
     spreads = [n * sums[name * 2] - sums[name] ** 2 for name in ("x", "y")]
@@ -137,18 +138,12 @@ def _pearson(sums: Mapping[str, float]) -> float:
     return across / math.sqrt(spreads[0] * spreads[1])
 
 
-_COUNTED: dict[str, Callable[[Tensor, Tensor], dict[str, float]]] = {
-    "accuracy": _right,
-    "perplexity": _nats,
-    "matthews": _confusion,
-    "f1": _confusion,
-    "pearson": _moments,
+# How a metric is counted in a batch, and what it is of the sums.
+_METRICS: dict[str, tuple[Callable[[Tensor, Tensor], dict[str, float]], Callable[[Sums], float]]] = {
+    "accuracy": (_right, _accuracy),
+    "perplexity": (_nats, _perplexity),
+    "matthews": (_confusion, _matthews),
+    "f1": (_confusion, _f1),
+    "pearson": (_moments, _pearson),
 }
-_MEASURED: dict[str, Callable[[Mapping[str, float]], float]] = {
-    "accuracy": _accuracy,
-    "perplexity": _perplexity,
-    "matthews": _matthews,
-    "f1": _f1,
-    "pearson": _pearson,
-}
-METRICS = (*_COUNTED, "ap")
+METRICS = (*_METRICS, "ap")

@@ -1,14 +1,16 @@
-"""Tasks by name, registered where they are defined."""
+"""Registry of tasks by name; each registers itself where it is defined."""
 
 from __future__ import annotations
 
 import difflib
 import inspect
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any, TypeVar
+from typing import Any, TypeVar, get_type_hints
 
-from wellcond.draw import neutral
+from wellcond._core.argument_kinds import REFUSED, kind_of
+from wellcond._core.checked import short
+from wellcond._core.keyed_random import neutral
 from wellcond.errors import WellcondError
 from wellcond.lab.tasks.base import Task
 
@@ -16,7 +18,7 @@ Build = TypeVar("Build", bound=Callable[..., Task])
 
 
 @dataclass(frozen=True)
-class Entry:
+class RegisteredTask:
     """A task that can be built.
 
     Args:
@@ -31,23 +33,23 @@ class Entry:
 
     @property
     def options(self) -> tuple[str, ...]:
-        """Names of its options."""
+        """Return the names of its options."""
         return tuple(inspect.signature(self.build).parameters)
 
 
-_ENTRIES: dict[str, Entry] = {}
+_TASKS: dict[str, RegisteredTask] = {}
 
 
-def register(name: str, description: str, source: str = "") -> Callable[[Build], Build]:
+def register_task(name: str, description: str, source: str = "") -> Callable[[Build], Build]:
     """Register the function below under a name; a name is taken once."""
 
-    def enter(build: Build) -> Build:
-        if name in _ENTRIES:
+    def added(build: Build) -> Build:
+        if name in _TASKS:
             raise WellcondError(f"there is already a task {name!r}: choose another name")
-        _ENTRIES[name] = Entry(build, description, source)
+        _TASKS[name] = RegisteredTask(build, description, source)
         return build
 
-    return enter
+    return added
 
 
 def task(name: str, **options: Any) -> Task:
@@ -63,38 +65,54 @@ def task(name: str, **options: Any) -> Task:
     Traceback (most recent call last):
     wellcond.errors.WellcondError: there is no task 'digit'; the closest is digits. tasks() lists them: ...
     """
-    entry = _ENTRIES.get(name)
-    if entry is None:
-        close = difflib.get_close_matches(str(name), _ENTRIES, n=1)
-        hint = f"; the closest is {close[0]}" if close else ""
-        raise WellcondError(f"there is no task {name!r}{hint}. tasks() lists them: {', '.join(sorted(_ENTRIES))}")
-    unknown = [option for option in options if option not in entry.options]
+    found = _registered(name)
+    unknown = [option for option in options if option not in found.options]
     if unknown:
-        known = f"its options are {', '.join(entry.options)}" if entry.options else "it has none"
+        known = f"its options are {', '.join(found.options)}" if found.options else "it has none"
         raise WellcondError(f"task {name!r} has no option {unknown[0]!r}; {known}")
-    for option, parameter in inspect.signature(entry.build).parameters.items():
+    for option, parameter in inspect.signature(found.build).parameters.items():
         if parameter.default is parameter.empty and option not in options:
-            source = f" The data: {entry.source}" if entry.source else ""
-            raise WellcondError(f"task {name!r} needs {option}=…; its options are {', '.join(entry.options)}.{source}")
+            source = f" The data: {found.source}" if found.source else ""
+            raise WellcondError(f"task {name!r} needs {option}=…; its options are {', '.join(found.options)}.{source}")
     with neutral():
-        return entry.build(**options)
+        return found.build(**options)
+
+
+def wrong_option(name: str, options: Mapping[str, Any]) -> str:
+    """Say which option is not of the kind that the task's annotations ask for; nothing if all are, or it is unknown.
+
+    >>> wrong_option("digits", {"seed": "a"})
+    "seed is a whole number; got 'a'"
+    """
+    hints = get_type_hints(_TASKS[name].build, include_extras=True) if name in _TASKS else {}
+    for option, value in options.items():
+        kind = kind_of(hints.get(option, Any))
+        if kind is not None and kind.take(value) is REFUSED:
+            return f"{option} is {kind.words}; got {short(value)}"
+    return ""
 
 
 def tasks() -> dict[str, str]:
-    """Every name, and what it is.
+    """Return the description of every task by its name.
 
     >>> tasks()["digits"]
     "scikit-learn's handwritten digits, 8 × 8"
     """
-    return {name: entry.description for name, entry in sorted(_ENTRIES.items())}
+    return {name: found.description for name, found in sorted(_TASKS.items())}
 
 
 def options_of(name: str) -> tuple[str, ...]:
-    """The options of a task.
+    """Return the names of a task's options.
 
     >>> options_of("digits")
     ('seed',)
     """
-    if name not in _ENTRIES:
-        raise WellcondError(f"there is no task {name!r}. tasks() lists them: {', '.join(sorted(_ENTRIES))}")
-    return _ENTRIES[name].options
+    return _registered(name).options
+
+
+def _registered(name: str) -> RegisteredTask:
+    if name not in _TASKS:
+        close = difflib.get_close_matches(str(name), _TASKS, n=1)
+        hint = f"; the closest is {close[0]}" if close else ""
+        raise WellcondError(f"there is no task {name!r}{hint}. tasks() lists them: {', '.join(sorted(_TASKS))}")
+    return _TASKS[name]

@@ -1,0 +1,1 @@
+"""Tensors, files, text and terminals: nothing here knows of attention."""

@@ -1,0 +1,1 @@
+"""timm: its attention classes, recognised by origin and never imported."""

@@ -1,0 +1,1 @@
+"""Hugging Face transformers: its attention classes, recognised by origin and never imported."""

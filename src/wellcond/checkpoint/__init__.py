@@ -1,0 +1,1 @@
+"""Weights in files: safetensors read and written safely, and the state of a handle."""

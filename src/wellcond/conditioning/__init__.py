@@ -1,0 +1,1 @@
+"""Conditioning: keep the weights of attention well conditioned while they are trained."""

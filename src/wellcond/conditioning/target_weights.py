@@ -1,0 +1,176 @@
+"""The parameters that a conditioning touches, and which heads of which role lie where in them."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Annotated
+
+import torch
+from torch import Tensor, nn
+
+from wellcond.attention.layers import AttentionLayers
+from wellcond.attention.layouts import Layout
+from wellcond.attention.paths import resolve
+from wellcond.attention.projection import Projection
+from wellcond.attention.storage import fetch, full, split_path, write_refusal
+from wellcond.attention.view import AttentionLayer
+from wellcond.conditioning.storage.live_parameter import live_weights, parameter_of
+from wellcond.errors import SchemeError, WeightError
+
+ROLES = ("query", "key", "value")
+Strength = Annotated[float | Mapping[str, float], "a finite number, or a dict of them by role"]
+
+
+@dataclass(frozen=True)
+class TargetHeads:
+    """The heads of one role of one layer, with their strength."""
+
+    layer: AttentionLayer
+    role: str
+    projection: Projection
+    strength: float
+
+    @property
+    def layout(self) -> Layout:
+        """The place of the heads in the parameter."""
+        return self.projection.weight.layout
+
+    @property
+    def name(self) -> str:
+        """For people: `blocks.0.attn query`."""
+        return f"{self.layer.name} {self.role}".strip()
+
+
+@dataclass(frozen=True)
+class TargetWeight:
+    """One parameter and the parts of it that are conditioned."""
+
+    root: nn.Module
+    path: str
+    parts: tuple[TargetHeads, ...]
+
+    @property
+    def owner(self) -> nn.Module:
+        """The module that has the parameter, looked up now."""
+        return resolve(self.root, split_path(self.path)[0])
+
+    @property
+    def name(self) -> str:
+        """The parameter's own name."""
+        return split_path(self.path)[1]
+
+    @property
+    def parameter(self) -> Tensor:
+        """The parameter, looked up now: it holds W if it is live, W + C if it is folded."""
+        return parameter_of(self.owner, self.name)
+
+    def dense(self, heads: Callable[[TargetHeads], Tensor]) -> Tensor:
+        """Return a float64 tensor of the parameter's shape with `heads(part)` in its parts, zero elsewhere."""
+        dense = torch.zeros(tuple(self.parameter.shape), dtype=torch.float64)
+        for part in self.parts:
+            part.layout.write_(dense, heads(part))
+        return dense
+
+
+def weights_of(layers: AttentionLayers, strength: Mapping[str, float]) -> list[TargetWeight]:
+    """Group the roles that have a strength by parameter.
+
+    Args:
+        layers: the layers to condition.
+        strength: `{role: strength}`; a role that is absent or zero is left alone.
+    """
+    grouped: dict[str, dict[Layout, TargetHeads]] = {}
+    first: dict[tuple[int, Layout], TargetHeads] = {}
+    for layer in layers:
+        for role, projection in layer.projections(*ROLES):
+            if not strength.get(role):
+                continue
+            part = TargetHeads(layer, role, projection, strength[role])
+            parameter = _parameter(_root(layer), projection.weight.path)
+            tied = first.setdefault((id(parameter), part.layout), part)
+            if tied.strength != part.strength:
+                raise SchemeError(
+                    f"'{part.name}' and '{tied.name}' are one weight, so they have one strength; got "
+                    f"{part.strength:g} and {tied.strength:g}"
+                )
+            grouped.setdefault(projection.weight.path, {}).setdefault(part.layout, part)
+    return [TargetWeight(_root(layers[0]), path, tuple(parts.values())) for path, parts in grouped.items()]
+
+
+def untied(weights: Sequence[TargetWeight]) -> list[TargetWeight]:
+    """Return each parameter once, for what is done to the parameter itself."""
+    return list({id(weight.parameter): weight for weight in reversed(weights)}.values())[::-1]
+
+
+def check_weights(weights: Sequence[TargetWeight]) -> None:
+    """Raise unless every parameter may be conditioned; nothing has been changed yet."""
+    for weight in weights:
+        if weight.name in live_weights(weight.owner):
+            raise WeightError(
+                f"'{weight.path}' is conditioned already (live, in a copy of a conditioned model): copy the model "
+                "before wc.condition_, or call remove_() on the original's handle and copy it then"
+            )
+        reason = write_refusal(weight.root, weight.path)
+        if reason:
+            raise WeightError(reason)
+        tensor = fetch(weight.root, weight.path)
+        if tensor.is_meta:
+            raise WeightError(
+                f"'{weight.path}' is on the meta device: materialise the model (to_empty) and initialise it"
+            )
+        if not torch.isfinite(full(tensor)).all():
+            raise WeightError(f"'{weight.path}' of shape {tuple(tensor.shape)} has numbers that are not finite")
+
+
+def strengths(strength: Strength | None, roles: str | Sequence[str], default: float) -> dict[str, float]:
+    """Return `{role: strength}` from what a user may write.
+
+    >>> strengths(10, "qk", 1.0)
+    {'query': 10.0, 'key': 10.0}
+    >>> strengths({"q": 2, "value": 1}, ROLES, 1.0)
+    {'query': 2.0, 'value': 1.0}
+    """
+    wanted = role_names(roles)
+    given = dict.fromkeys(wanted, default) if strength is None else strength
+    if not isinstance(given, Mapping):
+        given = dict.fromkeys(wanted, given)
+    found: dict[str, float] = {}
+    for names, value in given.items():
+        if isinstance(value, bool) or not isinstance(value, (int, float)) or not math.isfinite(value):
+            raise SchemeError(f"a strength is a finite number, or one per role; got {value!r} for {names!r}")
+        found |= {role: float(value) for role in role_names(names) if role in wanted}
+    return {role: found[role] for role in ROLES if role in found}
+
+
+def role_names(roles: str | Sequence[str]) -> tuple[str, ...]:
+    """Return roles by name or first letter: `"qk"`, `"query"`, `("query", "key")`."""
+    if isinstance(roles, str) and roles not in ROLES:
+        roles = list(roles)
+    letters = {role[0]: role for role in ROLES}
+    found = [letters.get(role, role) for role in ([roles] if isinstance(roles, str) else roles)]
+    if not found or not set(found) <= set(ROLES):
+        raise SchemeError(f"roles are some of 'query', 'key', 'value' or their first letters ('qk'); got {roles!r}")
+    return tuple(role for role in ROLES if role in found)
+
+
+def _parameter(root: nn.Module, path: str) -> Tensor:
+    """Return the parameter at a path; refuse a weight that is none."""
+    owner_path, name = split_path(path)
+    owner = resolve(root, owner_path)
+    parameter = owner._parameters.get(name)
+    if parameter is not None:
+        return parameter
+    if owner._buffers.get(name) is not None:
+        raise WeightError(
+            f"'{path}' in {type(owner).__name__} is a buffer, which no optimizer trains, so there is nothing to keep "
+            "conditioned: make it a parameter (nn.Parameter) first, or leave the layer out with layers=…"
+        )
+    raise WeightError(write_refusal(root, path) or f"'{path}' in {type(owner).__name__} is not a parameter")
+
+
+def _root(layer: AttentionLayer) -> nn.Module:
+    if layer.root is None:
+        raise WeightError(f"the view of '{layer.name}' is not bound: get it from wc.attention_layers(model)")
+    return layer.root

@@ -1,0 +1,1 @@
+"""Measurements of one attention layer, each as a record."""

@@ -1,0 +1,112 @@
+"""Measurements of attention on a batch: head by head, and how alike the tokens are."""
+
+from __future__ import annotations
+
+import math
+
+import torch
+from torch import Tensor
+
+from wellcond._core.linalg import eigenvalues
+from wellcond.attention.capture import evaluating
+from wellcond.attention.higher_precision import widened
+from wellcond.attention.replay import Call, Softmax, project
+from wellcond.attention.storage import HALF_DTYPES
+from wellcond.attention.view import AttentionLayer
+from wellcond.diagnosis.records import HeadRecord
+
+
+@torch.no_grad()
+def attention_records(layer: AttentionLayer, call: Call) -> tuple[list[HeadRecord], Tensor | None]:
+    """One record per query head; and which tokens are visible at all, `(B, N)`, None if every one is.
+
+    The probabilities are those of the replay, in the model's dtype or float32, whatever kernel the model runs.
+    """
+    assert layer.replay is not None
+    call = wide_enough(call)
+    with evaluating(call.module):
+        tokens, mixing = layer.replay.tokens(call), layer.replay.mixing(call)
+    if not isinstance(mixing, Softmax) or layer.query is None or layer.key is None:
+        return [HeadRecord(head, None, None, None) for head in range(layer.num_heads)], None
+    with evaluating(call.module):
+        q, k = project(layer.query, tokens["query"]), project(layer.key, tokens["key"])
+        logits = mixing.logits(q, k)
+    p = mixing.normalise(logits)
+    hidden = None if mixing.hidden is None else mixing.hidden.expand(logits.shape)
+    keys = torch.full(p.shape[:3], p.shape[3]) if hidden is None else (~hidden).sum(-1).cpu()
+    entropy = _mean(torch.special.entr(p).sum(-1).cpu().double() / keys.clamp_min(2).log(), keys > 1)
+    participation = _mean(p.square().sum(-1).cpu().double(), keys > 0)
+    own = _own(tokens["query"], tokens["key"], p, keys)
+    size = logits.abs() if hidden is None else logits.abs().masked_fill(hidden, 0.0)
+    largest = size.amax((0, 2, 3)).cpu().tolist()
+    seen = (
+        None
+        if hidden is None or tokens["query"].data_ptr() != tokens["key"].data_ptr()
+        else (~hidden).any(1).any(1).cpu()
+    )
+    records = [
+        HeadRecord(head, e, s, logit, own=o)
+        for head, (e, s, logit, o) in enumerate(zip(entropy, participation, largest, own, strict=True))
+    ]
+    return records, seen
+
+
+def _own(queries: Tensor, keys: Tensor, p: Tensor, visible: Tensor) -> list[float | None]:
+    """The weight of the own token, per head; of two keys it has half whatever a head does, so rows of three count."""
+    same = queries.data_ptr() == keys.data_ptr() or (queries.shape == keys.shape and torch.equal(queries, keys))
+    if not same or p.shape[2] != p.shape[3]:
+        return [None] * p.shape[1]
+    return _mean(p.diagonal(dim1=2, dim2=3).cpu().double(), visible > 2)
+
+
+@torch.no_grad()
+def is_causal(layer: AttentionLayer, call: Call) -> bool:
+    """Whether no token sees a later one."""
+    assert layer.replay is not None
+    with evaluating(call.module):
+        mixing = layer.replay.mixing(call)
+    hidden = mixing.hidden if isinstance(mixing, Softmax) else None
+    if hidden is None or hidden.ndim < 2 or hidden.shape[-2] != hidden.shape[-1] or hidden.shape[-1] < 2:
+        return False
+    later = torch.ones(hidden.shape[-2:], dtype=torch.bool, device=hidden.device).triu(1)
+    return bool(hidden[..., later].all())
+
+
+def _mean(x: Tensor, where: Tensor) -> list[float | None]:
+    """Per head over the rows that count: `(B, H, N)` to H numbers, None for a head with no such row."""
+    count = where.sum((0, 2))
+    total = torch.where(where, x, 0.0).sum((0, 2)) / count.clamp_min(1)
+    return [float(t) if c else None for t, c in zip(total, count, strict=True)]
+
+
+def wide_enough(call: Call) -> Call:
+    """Widen half precision, for entropies in it would be rounding."""
+    half = call.layer.value is not None and call.layer.value.parameter().dtype in HALF_DTYPES
+    return widened(call, torch.float32) if half else call
+
+
+@torch.no_grad()
+def token_measures(layer: AttentionLayer, call: Call, seen: Tensor | None) -> tuple[int, float, float | None]:
+    """Return how many tokens, their stable rank ‖X‖_F² ÷ σ_max², and their mean cosine; means over the sequences.
+
+    Tokens that no query sees (padding) are left out.
+    """
+    assert layer.replay is not None
+    with evaluating(call.module):
+        x = layer.replay.tokens(call)["query" if layer.query is not None else "value"]
+    x = x.float() if x.dtype in HALF_DTYPES else x
+    if not torch.isfinite(x).all():
+        return x.shape[1], math.nan, math.nan
+    if seen is not None:
+        x = x * seen.to(x.device)[..., None]
+    gram = (x @ x.mT if x.shape[1] <= x.shape[2] else x.mT @ x).double()
+    total = gram.diagonal(dim1=1, dim2=2).sum(1)
+    largest = eigenvalues(gram)[:, -1]
+    ranks = (total / largest)[total > 0]
+    lengths = x.double().norm(dim=2, keepdim=True)
+    units = torch.where(lengths > 0, x / lengths.clamp_min(torch.finfo(x.dtype).tiny), 0.0)
+    count = (lengths > 0).sum((1, 2))
+    pairs = count * (count - 1)
+    cosines = (units.sum(1).square().sum(1) - count) / pairs.clamp_min(1)
+    cosine = float(cosines[pairs > 0].mean()) if (pairs > 0).any() else None
+    return x.shape[1], float(ranks.mean()) if len(ranks) else 0.0, cosine

@@ -1,0 +1,185 @@
+"""Every measured quantity, one row each: all that a table, a page, a figure, a tracker or a verdict knows of it.
+
+To add one, measure it (`diagnosis/measure`), give it a field in its record (`diagnosis/records`), and a row here. No
+torch here: pages are made where there is none.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+from wellcond.diagnosis import readings, remedies
+from wellcond.diagnosis.quantity import Column, Quantity, VerdictRule
+from wellcond.diagnosis.readings import DEFICIENT, NOT_FINITE, ROLES, SYMBOLS
+from wellcond.diagnosis.scales import GAIN, GRADIENT, KAPPA, KAPPA_JACOBIAN, LOGIT, RANK, RATIO, SHARE
+
+STATES = {"scaled": "With the gains of the norms", "trained": "Trained, before conditioning"}  # and their groups
+SPECTRUM = {"kappa": ("κ", "condition"), "sigma_min": ("σ_min", "sigma_min"), "sigma_max": ("σ_max", "sigma_max")}
+JACOBIAN: dict[str, Any] = {"source": "jacobian", "scale": KAPPA_JACOBIAN, "log": True}
+
+
+def _attention() -> Iterator[Quantity]:
+    about: dict[str, Any] = {"source": "heads", "scale": SHARE, "group": "Attention on this batch"}
+    tokens = about | {"source": "layer"}
+    first: dict[str, Any] = {"column": True, "overview": True, "picture": True}
+    broken = VerdictRule(NOT_FINITE, "attention is not finite", remedies.look_upstream, status=NOT_FINITE)
+    collapse = VerdictRule("entropy collapse", "entropy collapse ({value:.2f})", remedies.soften, below="entropy")
+    text = "attends uniformly, so queries and keys hardly matter"
+    uniform = VerdictRule("uniform", text, remedies.sharpen, above="uniform")
+    yield Quantity(
+        "entropy",
+        "entropy",
+        read=readings.attention_reader("entropy"),
+        **about | first,
+        words="entropy ÷ log of visible keys",
+        meaning="0: a query sees one key only; 1: all keys alike",
+        headline=True,
+        terminal=Column("entropy", form=".2f"),
+        logged=("mean", "min"),
+        figure="entropy",
+        log=False,
+        verdicts=(broken, collapse, uniform),
+    )
+    read, meaning = (
+        readings.attention_reader("participation"),
+        "near 0: many keys share the weight; 1: one key has it all",
+    )
+    yield Quantity("participation", "concentration Σ p²", read=read, **about | first, meaning=meaning)
+    text = "rank collapse: tokens are nearly equal (mean cosine {value:.2f}, stable rank {stable_rank:.1f})"
+    yield Quantity(
+        "cosine",
+        "similarity of tokens",
+        read=readings.similarity_of,
+        **tokens | first,
+        words="cosine between tokens",
+        meaning="mean cosine of the layer’s tokens; 0: unrelated; 1: all alike",
+        logged=("mean",),
+        verdicts=(VerdictRule("rank collapse", text, remedies.keep_apart, above="cosine"),),
+    )
+    text = "logits up to {value:.3g} saturate the softmax"
+    yield Quantity(
+        "max_logit",
+        "max |logit|",
+        read=readings.attention_reader("max_logit"),
+        **about | {"scale": LOGIT},
+        words="largest attention logit",
+        column=True,
+        logged=("max",),
+        verdicts=(broken, VerdictRule("saturated", text, remedies.soften, above="logit", unless="entropy collapse")),
+    )
+    text = "tokens attend to themselves ({percent:.0f} % of the weight)"
+    own = VerdictRule("self-attending", text, remedies.look_around, above="own")
+    read = readings.attention_reader("own")
+    yield Quantity("own", "weight of the own token", read=read, **about, verdicts=(own,))
+    read, tokens["scale"] = readings.stable_rank_of, RANK
+    yield Quantity("stable_rank", "stable rank of tokens", read=read, **tokens, terminal=Column("rank"))
+
+
+def _jacobian() -> Iterator[Quantity]:
+    about = JACOBIAN | {"group": "Jacobian of the head"}
+    text = "the Jacobian has rank {rank} of {structural_rank}: some directions of the weights are dead"
+    lacking = VerdictRule("rank-deficient Jacobian", text, remedies.condition_inputs, status=DEFICIENT)
+    text, unless = "κ(J) is {value:.1e}", lacking.code
+    large = VerdictRule("ill-conditioned Jacobian", text, remedies.condition_inputs, above="jacobian", unless=unless)
+    yield Quantity(
+        "kappa_jacobian",
+        "κ(J)",
+        read=readings.jacobian_condition,
+        **about,
+        words="κ(J), condition number of attention’s Jacobian",
+        column=True,
+        picture=True,
+        headline=True,
+        terminal=Column("κ(J)"),
+        logged=("mean",),
+        verdicts=(lacking, large),
+    )
+    about |= {"scale": GAIN, "log": None}
+    yield Quantity("sigma_max_jacobian", "σ_max(J)", read=readings.jacobian_sigma_reader("sigma_max"), **about)
+    yield Quantity("sigma_min_jacobian", "σ_min(J)", read=readings.jacobian_sigma_reader("sigma_min"), **about)
+
+
+def _papers() -> Iterator[Quantity]:
+    about = JACOBIAN | {"figure": "jacobian"}
+    own = readings.jacobian_condition
+    yield Quantity("kappa_jacobian_exact", "κ(J)", read=own, **about, kept=("ok",))
+    # Each of these values is exact or a lower bound, so that their mean is a lower bound of the mean.
+    least = ("ok", "lower bound", "unresolved")
+    yield Quantity("kappa_jacobian_at_least", "κ(J) is at least", read=own, **about, kept=least, line="dotted")
+    about["group"] = "The papers’ bound"
+    yield Quantity(
+        "kappa_jacobian_vertical",
+        "κ(J) stacked vertically",
+        read=readings.vertical_condition,
+        **about,
+        words="κ(J), blocks stacked vertically",
+        kept=("ok",),
+        line="dashdot",
+    )
+    yield Quantity(
+        "bound",
+        "papers’ bound",
+        read=readings.bound_of,
+        **about,
+        words="bound (vertical convention)",
+        logged=("mean",),
+        line="dashed",
+    )
+    about |= {"figure": "", "scale": RATIO, "meaning": "below 1: less than the bound allows"}
+    yield Quantity("ratio", "measured ÷ bound", read=readings.ratio_of, **about)
+
+
+def _weights() -> Iterator[Quantity]:
+    yield from (_weight("kappa", role, "effective") for role in SYMBOLS)
+    about: dict[str, Any] = {"source": "weights", "scale": GRADIENT, "group": "Gradient norms", "column": True}
+    for role, symbol in SYMBOLS.items():
+        yield Quantity(f"gradient_{role}", f"‖∇{symbol}‖", read=readings.gradient_of, **about, role=role)
+    yield from (_weight(name, role, "effective") for name in ("sigma_min", "sigma_max") for role in SYMBOLS)
+    yield from (_weight("kappa", role, "scaled") for role in SYMBOLS)
+    yield from (_weight(name, role, "trained") for name in SPECTRUM for role in SYMBOLS)
+
+
+def _weight(name: str, role: str, state: str) -> Quantity:
+    """Return the row of κ, σ_min or σ_max of a role's weight: trained, effective or scaled."""
+    kappa, used, drawn = name == "kappa", state == "effective", role in ROLES and state != "scaled"
+    symbol, field = SPECTRUM[name]
+    key, label = f"{name}_{role}", f"{symbol}({SYMBOLS[role]})"
+    column = Column(label) if kappa else Column(symbol, "min" if name == "sigma_min" else "max")
+    return Quantity(
+        key if used else f"{key}_{state}",
+        label if used else f"{label} {state}",
+        "weights",
+        readings.weight_reader(state, field),
+        KAPPA if kappa else GAIN,
+        f"Weights: {symbol}" if used else STATES[state],
+        role,
+        otherwise=key if state == "trained" else "",
+        column=used and kappa,
+        picture=used and kappa and drawn,
+        terminal=column if used and drawn else None,
+        logged=("mean",) if drawn else (),
+        figure="weights" if drawn else "",
+        axis=symbol,
+        line="solid" if used else "dashed",
+        log=True if kappa else None,
+        verdicts=_weight_verdicts(name) if used else (),
+    )
+
+
+def _weight_verdicts(name: str) -> tuple[VerdictRule, ...]:
+    if name == "sigma_max":
+        return (VerdictRule(NOT_FINITE, "{symbol} is not finite", remedies.start_anew, status=NOT_FINITE),)
+    if name == "kappa":
+        lacking = VerdictRule(
+            "rank deficient", "{symbol} is rank deficient", remedies.condition_weights, status=DEFICIENT
+        )
+        large = VerdictRule("ill conditioned", "{label} is {value:.1e}", remedies.condition_weights, above="weight")
+        return lacking, large
+    return ()
+
+
+# What matters first: how heads attend and how alike their tokens are, then how well conditioned they are.
+QUANTITIES: tuple[Quantity, ...] = (*_attention(), *_jacobian(), *_weights(), *_papers())
+BY_KEY = {one.key: one for one in QUANTITIES}
+BY_NAME = {name: one for one in QUANTITIES for name in one.names}  # by what trackers call their statistics

@@ -1,0 +1,1 @@
+"""HTML pages from JSON alone: no torch, no laboratory."""

@@ -1,0 +1,1 @@
+"""Initialisation: schemes by name, the plan of what they write, and its audit."""

@@ -1,0 +1,1 @@
+"""Models by name and example inputs for them, for the command line."""

@@ -1,0 +1,1 @@
+"""Statistics of finished runs, and the words that they allow."""

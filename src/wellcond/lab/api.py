@@ -1,0 +1,97 @@
+"""Compare or tune the arms of a recipe: what `wellcond compare`, `tune` and `reproduce` call."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+from wellcond._core.atomic import write_text
+from wellcond.errors import WellcondError
+from wellcond.lab.analysis.statistics import Comparison, compare_outcomes
+from wellcond.lab.analysis.summary import table_text
+from wellcond.lab.analysis.tuning import Rates, rates_of, tuning_recipe
+from wellcond.lab.comparison import Experiment, prepare_comparison
+from wellcond.lab.engines.distributed import first_process, wait_for_all
+from wellcond.lab.engines.engine import Engine
+from wellcond.lab.page.comparison_data import write_comparison_page
+from wellcond.lab.recipe.recipe import Recipe, load_recipe, recipe_toml, shipped
+from wellcond.lab.recipe.settings import Tuning
+from wellcond.lab.recipe.stages import stages_of
+
+__all__ = [
+    "Engine",
+    "compare_recipe",
+    "first_process",
+    "load_recipe",
+    "shipped",
+    "table_text",
+    "tune_recipe",
+    "with_tuning",
+    "write_comparison_page",
+]
+
+
+def compare_recipe(recipe: Recipe, out: Path, engine: Engine) -> dict[Path, Comparison]:
+    """Make all runs of a recipe that are not made yet, and compare them.
+
+    Args:
+        recipe: of one comparison, or of several stages.
+        out: where its runs are kept.
+        engine: where they are made.
+
+    Returns:
+        Each comparison by its folder: one, or as many as there are stages.
+    """
+    return run_prepared(prepared(recipe, out), engine)
+
+
+def prepared(recipe: Recipe, out: Path) -> list[Experiment]:
+    """Prepare a recipe's comparison, or that of each stage; all are checked before the first is trained."""
+    return [prepare_comparison(each, folder) for each, folder in stages_of(recipe, out)]
+
+
+def run_prepared(experiments: list[Experiment], engine: Engine) -> dict[Path, Comparison]:
+    """Make the runs of prepared comparisons that are not made yet, one comparison after the other."""
+    found = {}
+    for experiment in experiments:
+        tuned = _tuned(experiment, engine)
+        engine.run(tuned)
+        found[experiment.out] = compare_outcomes(tuned.outcomes(), experiment.recipe.baseline)
+    return found
+
+
+def tune_recipe(recipe: Recipe, out: Path, engine: Engine) -> Rates:
+    """Find a learning rate for each arm, and write the recipe with them as `tuned.toml`."""
+    if recipe.stages:
+        raise WellcondError(
+            "a recipe with stages is tuned stage by stage: write the one to tune as a recipe of its own"
+        )
+    tuning = prepare_comparison(tuning_recipe(recipe), out)
+    engine.run(tuning)
+    wait_for_all()
+    rates = rates_of(recipe, tuning.outcomes())
+    if first_process():
+        tuned = recipe.model_copy(update={"rates": rates.best(), "tuning": None})
+        write_text(out / "tuned.toml", recipe_toml(tuned))
+    return rates
+
+
+def with_tuning(recipe: Recipe, lr: tuple[float, ...] | None) -> Recipe:
+    """Return the recipe with these learning rates to try, in place of its own."""
+    if lr is None:
+        return recipe
+    seeds = Tuning(lr=lr).seeds if recipe.tuning is None else recipe.tuning.seeds
+    if set(seeds) & set(recipe.seeds):
+        raise WellcondError(f"tuning is on seeds {list(seeds)}, which are reported: write others as tuning.seeds")
+    return recipe.model_copy(update={"tuning": Tuning(lr=lr, seeds=seeds)})
+
+
+def _tuned(experiment: Experiment, engine: Engine) -> Experiment:
+    """Return the experiment at the learning rates that tuning chooses, if the recipe asks for it."""
+    if experiment.recipe.tuning is None:
+        return experiment
+    rates = tune_recipe(experiment.recipe, experiment.out / "tuning", engine).best()
+    tuned = experiment.recipe.model_copy(update={"rates": rates, "tuning": None})
+    if first_process():
+        write_text(experiment.out / "recipe.toml", recipe_toml(tuned))  # what is reported is what was run
+    return replace(experiment, recipe=tuned)

@@ -1,0 +1,74 @@
+"""Engines that make the runs of a comparison: one after the other, side by side, or on a cluster."""
+
+from __future__ import annotations
+
+from contextlib import nullcontext
+from dataclasses import dataclass
+
+from wellcond._core import stop_signals as stopping
+from wellcond.errors import WellcondError
+from wellcond.lab.comparison import Experiment, run_all
+from wellcond.lab.engines.display import Display
+from wellcond.lab.engines.distributed import first_process, processes
+from wellcond.lab.engines.folder_lock import locked_folder
+from wellcond.lab.engines.local_processes import run_jobs
+from wellcond.lab.engines.ray_attempts import reached
+from wellcond.lab.engines.ray_cluster import run_on_ray
+from wellcond.lab.recipe.arms import Arm
+from wellcond.lab.training.train import Report
+
+
+@dataclass(frozen=True)
+class Engine:
+    """How to make the runs that are not made yet.
+
+    Args:
+        name: `"local"`, or `"ray"` for the nodes of a cluster.
+        jobs: runs side by side on this machine.
+        address: of the cluster; the one that this machine belongs to if there is none.
+        cpus: processors of a run on the cluster.
+    """
+
+    name: str = "local"
+    jobs: int = 1
+    address: str | None = None
+    cpus: int | None = None
+
+    def __post_init__(self) -> None:
+        if self.name not in ("local", "ray"):
+            raise WellcondError(f"--engine is local or ray, got '{self.name}'")
+        if self.name == "local" and (self.address is not None or self.cpus is not None):
+            raise WellcondError("--address and --cpus are for a cluster: add --engine ray")
+        if self.name == "ray" and self.jobs > 1:
+            raise WellcondError(
+                "--jobs is for this machine: with --engine ray the cluster's processors decide, see --cpus"
+            )
+
+        if processes() > 1 and (self.jobs > 1 or self.name == "ray"):
+            raise WellcondError(
+                "torchrun's processes share each run: --jobs and --engine ray are for runs of one process"
+            )
+
+    def run(self, experiment: Experiment) -> None:
+        """Make the runs that are left, with a live display; what stops this process says how many are done."""
+        alone = locked_folder(experiment.out) if first_process() else nullcontext()
+        with stopping.kept(lambda: _kept(experiment)), alone, Display(experiment) as display:
+
+            def watch(arm: Arm, seed: int) -> Report:
+                return lambda step, loss: display.said(arm.name, seed, step, loss)
+
+            if self.name == "ray":
+                run_on_ray(experiment, display.said, address=self.address or "auto", cpus=self.cpus or 1)
+            elif self.jobs > 1:
+                run_jobs(experiment, self.jobs, display.said)
+            else:
+                run_all(experiment, watch)
+
+
+def _kept(experiment: Experiment) -> str:
+    """What a stopped comparison leaves, and how it goes on."""
+    runs, left = len(list(experiment.runs())), experiment.left()
+    begun = sum(reached(experiment.folder(arm, seed)) > 0 for arm, seed in left)
+    checkpoints = f", and checkpoints of {begun} more" if begun else ""
+    done = f"{runs - len(left)} of {runs} runs are done and kept in {experiment.out}"
+    return f"{done}{checkpoints}; the same command goes on from there"

@@ -1,0 +1,1 @@
+"""The papers' figures, drawn from the folders of monitors and comparisons."""

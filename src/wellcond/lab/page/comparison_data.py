@@ -1,0 +1,98 @@
+"""The page of a comparison: from its folder to the plain data that `html.comparison_page` shows."""
+
+from __future__ import annotations
+
+import shlex
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from wellcond._core.atomic import write_text
+from wellcond._core.file_names import check_path
+from wellcond.html.comparison_page import comparison_page
+from wellcond.lab.figures.compared_runs import read_about
+from wellcond.lab.page.comparison_figures import figure_data
+from wellcond.lab.page.comparison_table import headlines, table_rows
+
+if TYPE_CHECKING:
+    from wellcond.lab.analysis.outcome import Outcome
+    from wellcond.lab.analysis.statistics import Comparison
+
+
+def write_comparison_page(folder: Path, target: Path | None = None) -> Path:
+    """Write the page of a comparison's folder, whole or not at all; return where (`report.html` in the folder)."""
+    path = check_path(Path(folder) / "report.html" if target is None else target)
+    write_text(path, comparison_page(comparison_data(folder)))
+    return path
+
+
+def comparison_data(folder: Path) -> dict[str, Any]:
+    """Return all that the page of a comparison shows, as plain data.
+
+    Args:
+        folder: of a comparison: `comparison.json`, `recipe.toml` and `runs/`.
+
+    Raises:
+        WellcondError: the folder holds no comparison.
+    """
+    # Statistics want scipy, which only those need who compare_outcomes.
+    from wellcond.lab.analysis.outcome import read_outcomes
+    from wellcond.lab.analysis.statistics import compare_outcomes
+    from wellcond.lab.analysis.verdicts import plain_words
+
+    about, recipe = _read(Path(folder))
+    outcomes = read_outcomes(Path(folder))
+    found = compare_outcomes(outcomes, about["baseline"])
+    comparison = found.to_dict()
+    return {
+        "about": about,
+        "recipe": recipe,
+        "sentences": [plain_words(found)],
+        "comparison": comparison,
+        "headlines": headlines(),
+        "rows": table_rows(comparison, _verdicts(found)),
+        "figures": figure_data(comparison, outcomes, about["diagram"]),
+        "seeds": sorted({run.seed for run in outcomes}),
+        "lost": [
+            {"arm": run.arm, "seed": run.seed, "status": run.status, "error": run.error, "at": _reached(run)}
+            for run in outcomes
+            if run.status != "finished"
+        ],
+    }
+
+
+def _verdicts(found: Comparison) -> dict[str, tuple[str, str, str]]:
+    """Judge each arm against the baseline: in a word or three, in a sentence, and what it does not say."""
+    from wellcond.lab.analysis.verdicts import BETTER, WORSE, confirmed, verdict
+
+    judged = {}
+    for record in found.arms:
+        if record.to_baseline is not None:
+            one = verdict(record.to_baseline, found.higher_is_better)
+            alone = one.kind in (BETTER, WORSE) and not confirmed(record.to_baseline)
+            judged[record.arm] = (one.kind, one.text, "by its interval alone" if alone else "")
+    return judged
+
+
+def _reached(run: Outcome) -> str:
+    """Tell how far a run came."""
+    last = max([step for step, _ in (*run.train, *run.test)], default=0)
+    return f"step {last} of {run.steps}"
+
+
+def _read(folder: Path) -> tuple[dict[str, Any], str]:
+    """Read what is known of the comparison as a whole, and the recipe as it was written."""
+    about = read_about(folder)
+    task = {"name": "", "description": "", "metric": "", **about.get("task", {})}
+    defaults: dict[str, Any] = {
+        "title": "",
+        "command": "",
+        "versions": {},
+        "machine": {},
+        "model": "",
+        "parameters": None,
+    }
+    about = {**defaults, "baseline": "default", "diagram": None, **about, "task": task}
+    if isinstance(about["command"], list):
+        about["command"] = shlex.join(map(str, about["command"]))
+    recipe = folder / "recipe.toml"
+    return about, recipe.read_text(encoding="utf-8", errors="replace") if recipe.exists() else ""

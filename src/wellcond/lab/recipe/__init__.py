@@ -1,0 +1,1 @@
+"""Recipes: comparisons written as TOML files, checked before anything runs."""

@@ -1,0 +1,102 @@
+"""Arms of a comparison: each line of a recipe, and the controls that separate spectrum from scale."""
+
+from __future__ import annotations
+
+import copy
+import hashlib
+import re
+import warnings
+from dataclasses import dataclass
+from typing import Any
+
+from torch import nn
+
+import wellcond as wc
+from wellcond.conditioning.handle import Conditioning
+from wellcond.errors import WellcondError
+from wellcond.lab.recipe.recipe import ONLY_SCALE, Recipe
+from wellcond.lab.recipe.settings import ArmSettings
+
+
+@dataclass(frozen=True)
+class Arm:
+    """One line of a comparison: how weights begin, how they are conditioned, and at what learning rate.
+
+    Args:
+        name: in tables.
+        settings: of the recipe.
+        control_of: the arm whose scale it has, if it is a control.
+    """
+
+    name: str
+    settings: ArmSettings
+    control_of: str | None = None
+
+    @property
+    def folder(self) -> str:
+        """Return a name for its folder: what a file system takes, and no two arms share.
+
+        >>> Arm("shift 1", ArmSettings()).folder
+        'shift-1-7e1e04'
+        """
+        plain = re.sub(r"[^a-z0-9]+", "-", self.name.lower()).strip("-")[:40]
+        return f"{plain}-{hashlib.sha256(self.name.encode(errors='surrogatepass')).hexdigest()[:6]}"
+
+    def planned(self, model: nn.Module, seed: int) -> wc.Plan | None:
+        """Plan what it writes into a fresh model, from shapes alone; None if it leaves the model as it is."""
+        init: Any = self.settings.init
+        try:
+            if self.control_of is not None:
+                return wc.plan(model, "scale_matched", seed=seed, of=_with_options(init, self.settings.options))
+            return None if init is None else wc.plan(model, init, seed=seed, **self.settings.options)
+        except WellcondError as error:
+            raise WellcondError(f"arm '{self.name}': {error}") from error
+
+    def initialise_(self, model: nn.Module, seed: int) -> None:
+        """Give a fresh model its first weights, in place."""
+        plan = self.planned(model, seed)
+        if plan is not None:
+            plan.apply_()
+
+    def condition_(self, model: nn.Module) -> Conditioning | None:
+        """Condition a model, if the arm does."""
+        if self.settings.condition is None:
+            return None
+        strength: dict[str, Any] = {} if self.settings.strength is None else {"strength": self.settings.strength}
+        try:
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore")  # that attention starts one-hot is what is compared
+                # As original: nothing was loaded yet.
+                return wc.condition_(model, self.settings.condition, as_original=True, **strength)
+        except WellcondError as error:
+            raise WellcondError(f"arm '{self.name}': {error}") from error
+
+
+def arms_of(recipe: Recipe) -> list[Arm]:
+    """Return the recipe's arms in order, each control behind its own, several strengths one by one.
+
+    >>> from wellcond.lab.recipe.recipe import load_recipe
+    >>> [arm.name for arm in arms_of(load_recipe("digits"))][2:4]
+    ['conditioned', 'conditioned, scale only']
+    """
+    found = []
+    for name, settings in recipe.arm_settings():
+        found.append(Arm(name, settings))
+        if settings.control:
+            found.append(Arm(f"{name}{ONLY_SCALE}", settings, control_of=name))
+    return found
+
+
+def check_arms(recipe: Recipe, model: nn.Module) -> None:
+    """Refuse an arm that cannot be applied to the model, before anything is trained.
+
+    Nothing is drawn: of a model of a billion parameters that can take an hour.
+    """
+    for arm in arms_of(recipe):
+        arm.planned(model, seed=0)
+        if arm.settings.condition is not None:
+            arm.condition_(copy.deepcopy(model))
+
+
+def _with_options(init: Any, options: dict[str, Any]) -> Any:
+    return (init, options) if options else init

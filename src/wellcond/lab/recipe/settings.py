@@ -1,0 +1,216 @@
+"""The tables of a recipe: arms, training, augmentation, monitor, tuning, stages."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, Literal
+
+from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
+
+
+class RecipeTable(BaseModel):
+    """A table of the recipe; a key that it does not have is an error."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+
+class Named(BaseModel):
+    """A task or a model: its name, and its own options beside it."""
+
+    model_config = ConfigDict(extra="allow", frozen=True)
+
+    name: str
+
+    @property
+    def options(self) -> dict[str, Any]:
+        """Return all keys but the name."""
+        return dict(self.model_extra or {})
+
+
+class ArmSettings(RecipeTable):
+    """Settings of an arm: how weights begin, how they are conditioned, and at what learning rate.
+
+    Args:
+        init: a scheme of `wc.init_`, or a composition by roles; none leaves the model as its library makes it.
+        options: of that scheme.
+        condition: a method of `wc.condition_`.
+        strength: of the method; several make as many arms.
+        control: whether to add the scale-matched Gaussian control.
+        lr: in place of the recipe's.
+    """
+
+    init: str | dict[str, str] | None = None
+    options: dict[str, Any] = {}
+    condition: str | None = None
+    strength: float | tuple[float, ...] | None = None
+    control: bool = False
+    lr: float | None = Field(None, gt=0)
+
+    @model_validator(mode="after")
+    def _controlled(self) -> ArmSettings:
+        if self.control and self.init is None:
+            raise ValueError("control needs init: only an initialisation has a scale to match")
+        if self.strength is not None and self.condition is None:
+            raise ValueError("strength needs condition")
+        return self
+
+
+class Training(RecipeTable):
+    """Settings of the training loop: optimizer, schedule, and how often to look.
+
+    Args:
+        steps: updates of the weights; 0 only tests.
+        epochs: in place of steps.
+        batch: examples of an update, over all processes.
+        lr: its peak.
+        schedule: after the warm-up; `steps` divides by ten at each of the milestones.
+        milestones: parts of the training, from 0 to 1.
+        warmup: part of the training.
+        first_lr: where the warm-up begins.
+        final_lr: where a falling schedule ends.
+        optimizer: SGD has the first of the betas for its momentum.
+        undecayed: parts of the names of parameters that do not decay, besides biases and gains.
+        momentum_cycle: the first beta falls from the second of these to the first and comes back, as the learning rate
+            of one-cycle rises and falls.
+        clip: of the gradient's norm.
+        smoothing: of labels.
+        accumulate: parts of a batch, one after the other.
+        ema: decay of an average of the weights, which is then what is tested.
+        precision: of automatic mixed precision.
+        dtype: of weights and data.
+        compile: with torch.compile.
+        sharding: of weights and optimizer over the processes; without it each process has all.
+        workers: processes that read and augment ahead.
+        keep: the last weights, for another comparison to begin from.
+        trackers: of accelerate, as in `tensorboard`; each run's is in its folder.
+    """
+
+    steps: int = Field(300, ge=0)
+    epochs: float | None = Field(None, gt=0)
+    batch: int = Field(64, ge=1)
+    lr: float = Field(1e-3, gt=0)
+    schedule: Literal["cosine", "constant", "linear", "one-cycle", "steps"] = "cosine"
+    milestones: tuple[Annotated[float, Field(gt=0, lt=1)], ...] = ()
+    warmup: float = Field(0.1, ge=0, le=1)
+    first_lr: float = Field(0.0, ge=0)
+    final_lr: float = Field(0.0, ge=0)
+    optimizer: Literal["adamw", "sgd"] = "adamw"
+    weight_decay: float = Field(0.05, ge=0)
+    undecayed: tuple[str, ...] = ()
+    betas: tuple[float, float] = (0.9, 0.999)
+    eps: float = Field(1e-8, gt=0)
+    momentum_cycle: tuple[float, float] | None = None
+    clip: float | None = Field(1.0, gt=0)
+    smoothing: float = Field(0.0, ge=0, lt=1)
+    accumulate: int = Field(1, ge=1)
+    ema: float | None = Field(None, gt=0, lt=1)
+    precision: Literal["no", "bf16", "fp16"] = "no"
+    dtype: Literal["float32", "float64"] = "float32"
+    compile: bool = False
+    sharding: Literal["none", "fsdp2"] = "none"
+    workers: int = Field(0, ge=0)
+    keep: bool = False
+    trackers: tuple[str, ...] = ()
+    log_every: int = Field(10, ge=1)
+    test_every: int = Field(50, ge=1)
+    checkpoint_every: int = Field(100, ge=1)
+
+    @model_validator(mode="after")
+    def _aligned(self) -> Training:
+        # A checkpoint between two entries would have to carry half a mean along.
+        if self.checkpoint_every % self.log_every:
+            raise ValueError(f"checkpoint_every is a multiple of log_every, which is {self.log_every}")
+        if self.epochs is not None and "steps" in self.model_fields_set:
+            raise ValueError("steps or epochs, not both")
+        if (self.schedule == "steps") != bool(self.milestones):
+            raise ValueError("milestones belong to schedule = 'steps', and it to them")
+        return self
+
+
+class Augment(RecipeTable):
+    """Augmentation of training images, by timm; none unless it is asked for.
+
+    Args:
+        crop: `resized`, a random part of the image scaled to its size (Szegedy et al. 2015), or `padded`, the image
+            moved by up to an eighth.
+        scale: smallest and largest part, for `resized`.
+        flip: probability of a mirror image.
+        policy: of timm's RandAugment or AutoAugment, as in `rand-m9-mstd0.5-inc1`.
+        jitter: of brightness, contrast and saturation; in timm a policy takes its place, but for `3a`.
+        erasing: probability that a rectangle is erased.
+        mixup: α of Zhang et al. 2018, 0 for none.
+        cutmix: α of Yun et al. 2019, 0 for none; with both, each batch takes one of them at random.
+        repeats: how often an image is in a batch, each time augmented anew (Hoffer et al. 2020).
+    """
+
+    crop: Literal["none", "resized", "padded"] = "none"
+    scale: tuple[float, float] = (0.08, 1.0)
+    flip: float = Field(0.0, ge=0, le=1)
+    policy: str = ""
+    jitter: float = Field(0.0, ge=0)
+    erasing: float = Field(0.0, ge=0, le=1)
+    mixup: float = Field(0.0, ge=0)
+    cutmix: float = Field(0.0, ge=0)
+    repeats: int = Field(1, ge=1)
+
+
+class Looking(RecipeTable):
+    """The monitor, at fixed steps so that its records are the same each time."""
+
+    every: int = Field(100, ge=1)
+    heads: int = Field(2, ge=1)
+    examples: int = Field(8, ge=1)
+    tiers: tuple[Literal["weights", "attention", "jacobian"], ...] = ("weights", "attention", "jacobian")
+
+
+class Tuning(RecipeTable):
+    """Learning rates to try for each arm, on seeds that are not reported."""
+
+    lr: tuple[Annotated[float, Field(gt=0)], ...] = Field(min_length=2)
+    seeds: tuple[int, ...] = Field((1000,), min_length=1)
+
+    @model_validator(mode="after")
+    def _different(self) -> Tuning:
+        if len(set(self.lr)) < len(self.lr) or len(set(self.seeds)) < len(self.seeds):
+            raise ValueError("lr and seeds are different numbers")
+        return self
+
+
+class Weights(RecipeTable):
+    """Weights that a comparison begins from: the last weights of another one, arm by arm and seed by seed.
+
+    Args:
+        runs: folder of that comparison, made with `train.keep`.
+        take: `load` those that have the same name and shape; `select` a smaller model's from a larger one's
+            (Xu et al. 2024).
+        under: the part of this model that they are for, as in `backbone`.
+    """
+
+    runs: str
+    take: Literal["load", "select"] = "load"
+    under: str = ""
+
+
+class Stage(RecipeTable):
+    """One of several comparisons that follow each other; what it does not say is as in the recipe.
+
+    Args:
+        name: of its folder.
+        after: the stage whose weights it begins from; none begins with the arms.
+        take: see `Weights`.
+        under: see `Weights`.
+    """
+
+    name: str = Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*$")
+    after: str | None = None
+    take: Literal["load", "select"] = "load"
+    under: str = ""
+    task: Named | None = None
+    model: Named | None = None
+    train: dict[str, Any] = {}
+    augment: Augment | None = None
+    monitor: Looking | None = None
+
+    @field_validator("augment", "monitor", mode="before")
+    @classmethod
+    def _off(cls, value: Any) -> Any:
+        return None if value is False else value

@@ -1,0 +1,1 @@
+"""Tasks of finding objects in images, with boxes and masks."""

@@ -1,0 +1,1 @@
+"""Tasks that are generated: ListOps and Pathfinder."""

@@ -1,0 +1,1 @@
+"""Tasks on text: language modelling, masked tokens, classification."""

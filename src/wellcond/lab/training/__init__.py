@@ -1,0 +1,1 @@
+"""One training run: batches, optimizer, evaluation, checkpoints."""

@@ -1,0 +1,79 @@
+"""What a run writes, by the first of its processes only: its folder, its checkpoints, and the user's trackers."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from accelerate import Accelerator
+from torch import Tensor
+
+from wellcond.diagnosis.schema import SCHEMA
+from wellcond.diagnosis.summaries import from_plain, statistics_of
+from wellcond.errors import WellcondError
+from wellcond.lab.training.checkpoints import remove_checkpoints, write_checkpoint
+from wellcond.lab.training.run_folder import RunFolder
+from wellcond.lab.training.stage_weights import keep_weights
+
+
+class RunWriter:
+    """A run's folder, for all processes to call and one to write.
+
+    Args:
+        folder: of the run.
+        accelerator: knows which process this is; has the trackers.
+        trackers: their names.
+    """
+
+    def __init__(self, folder: RunFolder, accelerator: Accelerator, trackers: tuple[str, ...]) -> None:
+        self.folder, self.accelerator, self.tracked = folder, accelerator, bool(trackers)
+        self.main = accelerator.is_main_process
+        if self.tracked:
+            try:
+                accelerator.init_trackers("tracked")
+            except (ImportError, ValueError) as error:
+                raise WellcondError(f"trackers = {list(trackers)}: {error}") from error
+
+    def from_(self, step: int) -> None:
+        """The run begins, or goes on, at a step."""
+        if self.main:
+            self.folder.go_back_to(step)
+
+    def measure(self, kind: str, step: int, **values: float) -> None:
+        """What was measured after so many steps."""
+        if self.main:
+            self.folder.measure(kind, step, **values)
+        if self.tracked:
+            self.accelerator.log({f"{kind}/{name}": value for name, value in values.items()}, step=step)
+
+    def monitor(self, step: int, records: Sequence[Mapping[str, Any]]) -> None:
+        """Write what a monitor measured, by the quantities' keys; the records of each head would fill the disk."""
+        found = {key: summary for record in records for key, summary in record["quantities"].items()}
+        if self.main:
+            self.folder.measure("monitor", step, schema=SCHEMA, quantities=found)
+        if self.tracked:
+            values = statistics_of(from_plain(found))
+            self.accelerator.log({f"monitor/{name}": value for name, value in values.items()}, step=step)
+
+    def time(self, kind: str, step: int, seconds: float) -> None:
+        """How long it took, apart from what was measured."""
+        if self.main:
+            self.folder.time(kind, step, seconds)
+
+    def checkpoint(self, step: int, tensors: Mapping[str, Tensor]) -> None:
+        """Where it stands."""
+        if self.main:
+            write_checkpoint(self.folder.path, step, tensors)
+
+    def keep(self, state: Mapping[str, Tensor]) -> None:
+        """The last weights."""
+        if self.main:
+            keep_weights(self.folder.path, state)
+
+    def end(self, status: str, error: str) -> None:
+        """How it ended; nothing is left to go on from."""
+        if self.main:
+            self.folder.describe(status=status, error=error)
+            remove_checkpoints(self.folder.path)
+        if self.tracked:
+            self.accelerator.end_training()

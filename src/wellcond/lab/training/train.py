@@ -1,0 +1,201 @@
+"""Train one run, an arm with a seed, from its beginning or from its last checkpoint."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from accelerate import Accelerator
+from accelerate.state import AcceleratorState
+from torch import Tensor, nn
+
+import wellcond as wc
+from wellcond.conditioning.handle import Conditioning
+from wellcond.errors import WellcondError
+from wellcond.lab.engines.distributed import shard_
+from wellcond.lab.models import feed, lab_model, monitor_inputs
+from wellcond.lab.recipe.arms import Arm
+from wellcond.lab.recipe.recipe import Recipe
+from wellcond.lab.tasks.base import Batch, Task
+from wellcond.lab.training.batches import Batches, Parts
+from wellcond.lab.training.data_order import generator, seed_dropout_
+from wellcond.lab.training.evaluate import evaluate
+from wellcond.lab.training.optimize import averaged_tensors, averaged_weights, optimizer_for, steer_, update_average_
+from wellcond.lab.training.run_folder import RunFolder, loss_is_sound
+from wellcond.lab.training.run_writer import RunWriter
+from wellcond.lab.training.stage_weights import (
+    fitting_weights,
+    kept_weights,
+    put_weights_,
+    selected_weights,
+    whole_state,
+)
+from wellcond.lab.training.training_state import TrainingState, resume_
+
+Report = Callable[[int, float], None]  # steps done, loss
+
+
+@dataclass
+class Run:
+    """One run: an arm with a seed, and what it needs.
+
+    Args:
+        recipe: of the comparison.
+        arm: which of its arms.
+        seed: of weights, order and augmentation.
+        lr: the peak of its learning rate.
+        task: built once for all runs.
+        folder: where it is kept.
+    """
+
+    recipe: Recipe
+    arm: Arm
+    seed: int
+    lr: float
+    task: Task
+    folder: RunFolder
+
+
+def train(run: Run, report: Report = lambda step, loss: None) -> str:
+    """Train from the beginning, or from the last checkpoint, to the end; return the status."""
+    settings, task = run.recipe.train, run.task
+    AcceleratorState._reset_state()  # of the run before, which may have had another precision; processes stay
+    accelerator = Accelerator(
+        mixed_precision=settings.precision,
+        cpu=not torch.cuda.is_available(),
+        log_with=list(settings.trackers) or None,
+        project_dir=run.folder.path,
+    )
+    record = RunWriter(run.folder, accelerator, settings.trackers)
+    model, conditioning = _begin(run)
+    model.to(accelerator.device)
+    if record.main and "start" not in run.folder.description:
+        run.folder.describe(start=_start(model, task))
+    if settings.sharding == "fsdp2":
+        shard_(model)
+    optimizer = optimizer_for(model, run.lr, settings)
+    if conditioning is not None:
+        conditioning.attach(optimizer)
+    average = {name: tensor.clone() for name, tensor in averaged_tensors(model).items()} if settings.ema else {}
+    state = TrainingState(model, optimizer, conditioning, average, accelerator.scaler)
+    start = resume_(run.folder.path, state)
+    record.from_(start)
+    wrapped: Any = torch.compile(model) if settings.compile else model
+    if settings.sharding == "none":
+        wrapped = accelerator.prepare(wrapped)
+    # Accelerate's wrapper is for a scaled loss; elsewhere it only costs time.
+    prepared: Any = optimizer if accelerator.scaler is None else accelerator.prepare(optimizer)
+    batches = Batches(run.recipe, task, run.seed, accelerator.process_index, accelerator.num_processes).since(start)
+    total, since = torch.zeros((), device=accelerator.device), 0
+    wrapped.train()
+    clock = time.perf_counter()
+    for step, parts in enumerate(batches, start):
+        clock += _look(run, model, step, record)
+        steer_(optimizer, step, run.lr, settings)
+        seed_dropout_(
+            accelerator.device, generator(run.seed, "dropout", step, accelerator.process_index).initial_seed()
+        )
+        loss = _update(run, wrapped, prepared, accelerator, parts)
+        total, since, done = total + accelerator.reduce(loss, "mean"), since + 1, step + 1
+        if settings.ema:
+            update_average_(average, model, settings.ema)
+        if done % settings.log_every == 0 or done == settings.steps:
+            mean = float(total) / since
+            if not loss_is_sound(mean):
+                record.end("diverged", f"the loss is {mean:g} at step {done}")
+                report(settings.steps, mean)  # none of its steps are left
+                return "diverged"
+            report(done, mean)
+            record.measure("train", done, loss=mean)
+            record.time("train", done, time.perf_counter() - clock)
+            total, since = torch.zeros_like(total), 0
+            clock = time.perf_counter()
+        if done % settings.test_every == 0 and done < settings.steps:
+            with averaged_weights(model, average):
+                record.measure("test", done, **evaluate(wrapped, task, settings, accelerator))
+            clock = time.perf_counter()
+        if done % settings.checkpoint_every == 0 and done < settings.steps:
+            record.checkpoint(done, state.tensors())
+            clock = time.perf_counter()
+    with averaged_weights(model, average):
+        record.measure("test", settings.steps, **evaluate(wrapped, task, settings, accelerator))
+        if settings.keep:
+            record.keep(whole_state(model))
+    _look(run, model, settings.steps, record)
+    record.end("finished", "")
+    accelerator.wait_for_everyone()
+    return "finished"
+
+
+def _begin(run: Run) -> tuple[nn.Module, Conditioning | None]:
+    """A model as the arm makes it, or as an earlier comparison left it."""
+    model = lab_model(run.recipe.model.name, run.recipe.model.options, run.task, run.seed)
+    weights = run.recipe.weights
+    kept = kept_weights(weights, run.arm, run.seed) if weights else None
+    if kept is None:
+        run.arm.initialise_(model, run.seed)
+    model.to(getattr(torch, run.recipe.train.dtype))  # before W + C is rounded
+    if kept is None or weights is None:
+        return model, run.arm.condition_(model)
+    # What was kept is what the other model computed with, W + C, so it is put in place when the model is conditioned.
+    found = selected_weights(model, kept) if weights.take == "select" else fitting_weights(model, kept, weights.under)
+    conditioning = run.arm.condition_(model)
+    put_weights_(model, conditioning, found)
+    return model, conditioning
+
+
+def _update(run: Run, model: nn.Module, optimizer: Any, accelerator: Accelerator, parts: Parts) -> Tensor:
+    """One update of the weights."""
+    settings, task = run.recipe.train, run.task
+    summed = torch.zeros((), device=accelerator.device)
+    for batch, share in parts:
+        moved = batch.to(accelerator.device, getattr(torch, settings.dtype))
+        with accelerator.autocast():
+            loss = task.loss(feed(model, moved), moved, smoothing=settings.smoothing) * share
+        accelerator.backward(loss)
+        summed = summed + loss.detach()
+    if settings.clip is not None:
+        if accelerator.scaler is not None:
+            accelerator.unscale_gradients(optimizer)
+        nn.utils.clip_grad_norm_(model.parameters(), settings.clip)  # accelerate's own takes twice as long
+    optimizer.step()
+    optimizer.zero_grad()
+    return summed
+
+
+def _look(run: Run, model: nn.Module, step: int, record: RunWriter) -> float:
+    """The monitor's record of this step, if one is due; return the seconds, which are not those of training.
+
+    Always of the same heads, so that they can be followed.
+    """
+    settings, clock = run.recipe.monitor, time.perf_counter()
+    if settings is None or (step % settings.every and step != run.recipe.train.steps):
+        return 0.0
+    inputs = monitor_inputs(_sample(model, run.task, settings.examples))
+    monitor = wc.Monitor(model, inputs, every=1, heads=settings.heads, tiers=settings.tiers, alarms=False)
+    record.monitor(step, monitor.step(step))
+    return time.perf_counter() - clock
+
+
+def _sample(model: nn.Module, task: Task, count: int) -> Batch:
+    """The first examples of the test set, where the model is."""
+    first = next(model.parameters())
+    return task.test[torch.arange(min(count, len(task.test)))].to(first.device, first.dtype)
+
+
+def _start(model: nn.Module, task: Task) -> dict[str, float]:
+    """Where the fresh model stands on its diagram, where the theory has it."""
+    try:
+        layers = wc.locate(model, monitor_inputs(_sample(model, task, 2))).layers
+    except WellcondError:
+        return {}
+    found: dict[str, list[float | None]] = {
+        "beta": [layer.beta_batch for layer in layers],
+        "value_gain": [layer.value_gain[0] for layer in layers],
+        "entropy": [layer.entropy_batch for layer in layers],
+    }
+    known = {name: [v for v in values if v is not None] for name, values in found.items()}
+    return {name: sum(values) / len(values) for name, values in known.items() if values}

@@ -1,0 +1,1 @@
+"""Matplotlib pictures of results."""

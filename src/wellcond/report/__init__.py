@@ -1,1 +1,0 @@
-"""JSON records to HTML pages and figures; knows no torch."""
