@@ -18,10 +18,10 @@ from wellcond.conditioning.applied_method import AppliedMethod
 from wellcond.conditioning.existing_handles import handles_around
 from wellcond.conditioning.methods.polar import PolarRule
 from wellcond.conditioning.methods.sigma_reparam import SigmaRule
-from wellcond.conditioning.storage.folded import Folded
+from wellcond.conditioning.storage.folded_storage import Folded
 from wellcond.conditioning.storage.folded_weight import FoldedWeight
-from wellcond.conditioning.storage.live import Live
 from wellcond.conditioning.storage.live_parameter import live_owners
+from wellcond.conditioning.storage.live_storage import Live
 from wellcond.conditioning.storage.live_weight import LiveWeight
 from wellcond.errors import ArgumentError, CheckpointError, OptimizerError, SchemeError, WeightError
 from wellcond.testing import same_bits

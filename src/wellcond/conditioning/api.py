@@ -18,7 +18,7 @@ from wellcond.conditioning.handle import Conditioning, ConditioningMode
 from wellcond.conditioning.method import Method
 from wellcond.conditioning.methods import METHODS
 from wellcond.conditioning.safe_strength import SAFE
-from wellcond.conditioning.storage.folded import foldable
+from wellcond.conditioning.storage.folded_storage import foldable
 from wellcond.conditioning.target_weights import ROLES, Strength, strengths
 from wellcond.conditioning.transaction import all_or_nothing
 from wellcond.errors import SchemeError

@@ -11,8 +11,8 @@ from wellcond.conditioning.correction_marks import mark_, unmark_
 from wellcond.conditioning.method import Method
 from wellcond.conditioning.storage.anchored_decay import AnchoredDecay
 from wellcond.conditioning.storage.base import ModuleChange, Storage, WeightStorage
-from wellcond.conditioning.storage.folded import Folded, check_folded
-from wellcond.conditioning.storage.live import Live
+from wellcond.conditioning.storage.folded_storage import Folded, check_folded
+from wellcond.conditioning.storage.live_storage import Live
 from wellcond.conditioning.storage.loading import guard_
 from wellcond.conditioning.storage.optimizer_hooks import inner
 from wellcond.conditioning.target_weights import TargetWeight, untied

@@ -19,7 +19,7 @@ from wellcond.conditioning.guarantee import ConditioningSummary
 from wellcond.conditioning.method import Method
 from wellcond.conditioning.safe_strength import CHOSEN, SAFE
 from wellcond.conditioning.storage.base import WeightStorage
-from wellcond.conditioning.storage.folded import check_folded
+from wellcond.conditioning.storage.folded_storage import check_folded
 from wellcond.conditioning.target_weights import ROLES, Strength, TargetHeads, TargetWeight, strengths
 from wellcond.conditioning.transaction import Written, all_or_nothing
 from wellcond.errors import CheckpointError, InapplicableError, SchemeError

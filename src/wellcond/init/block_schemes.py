@@ -50,7 +50,7 @@ class PostNormScheme(BlockScheme):
         """The factor of the skip."""
 
     def fold(self, block: ResidualBlock) -> float:
-        """What the matrices that write to the stream are divided by."""
+        """Return the divisor of the matrices that write to the stream."""
         return self.skip(block) if self.residual == "fold" else 1.0
 
     def applies(self, layer: AttentionLayer) -> str | None:

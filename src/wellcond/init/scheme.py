@@ -17,7 +17,7 @@ from wellcond.init.laws import Law
 Laws = dict[tuple[str, ...], Law]
 
 OnInapplicable = Literal["error", "skip"]
-"""What to do with a layer that a scheme does not apply to: refuse the model, or pass the layer over."""
+"""Treatment of a layer that a scheme does not apply to: refuse the model, or pass the layer over."""
 
 
 @dataclass(frozen=True)

@@ -224,7 +224,7 @@ def _run(path: Path) -> ModuleType:
 
 
 def _line_in(path: Path, error: BaseException) -> str:
-    """Where in the user's file it happened: the command line shows no traceback."""
+    """Return the line of the user's file where it happened, since the command line shows no traceback."""
     frames = traceback.extract_tb(error.__traceback__)
     lines = [frame.lineno for frame in frames if Path(frame.filename).absolute() == path.absolute()]
     return f" (line {lines[-1]})" if lines else ""

@@ -121,7 +121,7 @@ def _why_unranked(found: PairedTest) -> str:
 
 
 def _caution(*found: PairedTest) -> str:
-    """What is to be said where intervals leave 0 out, but the p-values do not survive the correction."""
+    """Say that intervals leave 0 out where the corrected p-values do not confirm it."""
     return "" if all(map(confirmed, found)) else "; the corrected t-test does not confirm it"
 
 

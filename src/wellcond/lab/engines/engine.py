@@ -66,7 +66,7 @@ class Engine:
 
 
 def _kept(experiment: Experiment) -> str:
-    """What a stopped comparison leaves, and how it goes on."""
+    """Say what a stopped comparison keeps, and how it goes on."""
     runs, left = len(list(experiment.runs())), experiment.left()
     begun = sum(reached(experiment.folder(arm, seed)) > 0 for arm, seed in left)
     checkpoints = f", and checkpoints of {begun} more" if begun else ""

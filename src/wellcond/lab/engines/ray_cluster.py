@@ -33,7 +33,7 @@ Said = Callable[[str, int, int, float], None]  # arm, seed, steps done, loss
 
 @dataclass(frozen=True)
 class Job:
-    """What every node is sent, whichever run it makes: it may have no file of the comparison."""
+    """Everything that a node needs to make any run of the comparison; it may have none of its files."""
 
     recipe: dict[str, Any]
     out: str
@@ -235,7 +235,7 @@ def _sigterm_kept() -> Iterator[None]:
 
 
 def _room(ray: Any, cpus: int) -> dict[str, int]:
-    """What a run takes of a node, if one has it: Ray would wait for such a node without a word."""
+    """Return the resources of a run, if a node has them: Ray would wait for such a node without a word."""
     nodes = [node["Resources"] for node in ray.nodes() if node["Alive"]]
     gpus = 1 if any(node.get("GPU") for node in nodes) else 0
     most = max((int(node.get("CPU", 0)) for node in nodes if node.get("GPU", 0) >= gpus), default=0)

@@ -1,4 +1,4 @@
-"""What a run writes, by the first of its processes only: its folder, its checkpoints, and the user's trackers."""
+"""Write a run's folder, its checkpoints and the user's trackers, from the first of its processes only."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ class RunWriter:
             self.folder.go_back_to(step)
 
     def measure(self, kind: str, step: int, **values: float) -> None:
-        """What was measured after so many steps."""
+        """Record what was measured after so many steps."""
         if self.main:
             self.folder.measure(kind, step, **values)
         if self.tracked:
@@ -61,7 +61,7 @@ class RunWriter:
             self.folder.time(kind, step, seconds)
 
     def checkpoint(self, step: int, tensors: Mapping[str, Tensor]) -> None:
-        """Where it stands."""
+        """Write the tensors from which the run can be resumed."""
         if self.main:
             write_checkpoint(self.folder.path, step, tensors)
 

@@ -187,7 +187,7 @@ def _sample(model: nn.Module, task: Task, count: int) -> Batch:
 
 
 def _start(model: nn.Module, task: Task) -> dict[str, float]:
-    """Where the fresh model stands on its diagram, where the theory has it."""
+    """Return the fresh model's place on its diagram, if the theory covers it."""
     try:
         layers = wc.locate(model, monitor_inputs(_sample(model, task, 2))).layers
     except WellcondError:
