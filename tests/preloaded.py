@@ -11,6 +11,7 @@ from __future__ import annotations
 import atexit
 import json
 import os
+import random
 import select
 import signal
 import socket
@@ -18,6 +19,7 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
@@ -165,15 +167,21 @@ def run(
     return start(code, *arguments, cwd=cwd, env=env).wait(timeout)
 
 
+def _free_port() -> int:
+    """Return a port below those that the system gives to connections, so that none takes it before the ranks do."""
+    while True:
+        port = random.SystemRandom().randrange(20_000, 30_000)
+        with socket.socket() as free, suppress(OSError):
+            free.bind(("127.0.0.1", port))
+            return port
+
+
 def run_ranks(
     code: str, *arguments: str, cwd: Path, ranks: int = 2, env: Mapping[str, str] | None = None, timeout: float = 300
 ) -> Sequence[subprocess.CompletedProcess[str]]:
     """Run a program as that many ranks of a process group on this machine."""
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
     common = os.environ | (env or {})
-    common |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port), "OMP_NUM_THREADS": "1"}
+    common |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(_free_port()), "OMP_NUM_THREADS": "1"}
     common |= {"WORLD_SIZE": str(ranks), "LOCAL_WORLD_SIZE": str(ranks)}
     programs = [
         {"code": code, "arguments": arguments, "cwd": str(cwd), "env": common | {"RANK": str(r), "LOCAL_RANK": str(r)}}
