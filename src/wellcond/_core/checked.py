@@ -16,21 +16,16 @@ from functools import wraps
 from typing import Any, TypeVar, cast
 
 from wellcond._core.argument_kinds import REFUSED, Kind, kind_of
-from wellcond._core.argument_types import Bytes, Count, File, Folder, NotNegative, Positive, Range, Seed, Share
 from wellcond._core.short_repr import short_repr
 from wellcond.errors import ArgumentError
 
-# With the types of arguments, which are written where the decorator is; the last three for wellcond.init.registry.
-__all__ = ["Bytes", "Count", "File", "Folder", "NotNegative", "Positive", "Range", "Seed", "Share", "checked"]
-__all__ += ["REFUSED", "kind_of", "short"]
-
-short = short_repr
 F = TypeVar("F", bound=Callable[..., Any])
 
 
 def checked(target: F) -> F:
     """Check the arguments of a function, or of a class's constructor, against their annotations at each call.
 
+    >>> from wellcond._core.argument_types import Share
     >>> import numpy as np
     >>> from collections.abc import Collection
     >>> @checked

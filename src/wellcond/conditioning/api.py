@@ -11,6 +11,7 @@ from wellcond._core.keyed_random import neutral
 from wellcond._core.user_warnings import warn_user
 from wellcond.attention.find import attention_layers
 from wellcond.attention.layers import LayerFilter
+from wellcond.attention.roles import QKV
 from wellcond.conditioning.correction import Correction, FixedCorrection
 from wellcond.conditioning.detect_corrections import settled
 from wellcond.conditioning.existing_handles import does_the_same, handles_with_claims_of, refuse_second
@@ -19,7 +20,7 @@ from wellcond.conditioning.method import Method
 from wellcond.conditioning.methods import METHODS
 from wellcond.conditioning.safe_strength import SAFE
 from wellcond.conditioning.storage.folded_storage import foldable
-from wellcond.conditioning.target_weights import ROLES, Strength, strengths
+from wellcond.conditioning.target_weights import Strength, strengths
 from wellcond.conditioning.transaction import all_or_nothing
 from wellcond.errors import SchemeError
 
@@ -32,7 +33,7 @@ def condition_(
     *,
     strength: Strength | Literal["safe"] | None = None,
     mode: ConditioningMode | None = None,
-    roles: str | tuple[str, ...] = ROLES,
+    roles: str | tuple[str, ...] = QKV,
     layers: LayerFilter = None,
     as_original: bool | None = None,
     **options: Any,

@@ -11,6 +11,7 @@ from torch import Tensor
 from wellcond._core.argument_types import Count, Folder
 from wellcond._core.checked import checked
 from wellcond.attention.paths import unwrap
+from wellcond.attention.roles import QKV
 from wellcond.conditioning.applied_method import AppliedMethod
 from wellcond.conditioning.correction import Correction, FixedCorrection
 from wellcond.conditioning.cost import ConditioningCost
@@ -20,7 +21,7 @@ from wellcond.conditioning.method import Method
 from wellcond.conditioning.safe_strength import CHOSEN, SAFE
 from wellcond.conditioning.storage.base import WeightStorage
 from wellcond.conditioning.storage.folded_storage import check_folded
-from wellcond.conditioning.target_weights import ROLES, Strength, TargetHeads, TargetWeight, strengths
+from wellcond.conditioning.target_weights import Strength, TargetHeads, TargetWeight, strengths
 from wellcond.conditioning.transaction import Written, all_or_nothing
 from wellcond.errors import CheckpointError, InapplicableError, SchemeError
 
@@ -216,7 +217,7 @@ class Conditioning:
         """
         with all_or_nothing(self, "all" if self.mode == "live" else "corrected"):
             if self.chosen and isinstance(state.get("strength"), Mapping) and state["strength"] != self.strength:
-                strength = strengths(state["strength"], ROLES, 1.0)
+                strength = strengths(state["strength"], QKV, 1.0)
                 if strength.keys() == self.strength.keys():
                     method = self._correction("strength_").with_strength(strength)
                     method.check_strength()

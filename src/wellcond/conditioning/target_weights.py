@@ -14,12 +14,12 @@ from wellcond.attention.layers import AttentionLayers
 from wellcond.attention.layouts import Layout
 from wellcond.attention.paths import resolve
 from wellcond.attention.projection import Projection
+from wellcond.attention.roles import QKV
 from wellcond.attention.storage import fetch, full, split_path, write_refusal
 from wellcond.attention.view import AttentionLayer
 from wellcond.conditioning.storage.live_parameter import live_weights, parameter_of
 from wellcond.errors import SchemeError, WeightError
 
-ROLES = ("query", "key", "value")
 Strength = Annotated[float | Mapping[str, float], "a finite number, or a dict of them by role"]
 
 
@@ -84,7 +84,7 @@ def weights_of(layers: AttentionLayers, strength: Mapping[str, float]) -> list[T
     grouped: dict[str, dict[Layout, TargetHeads]] = {}
     first: dict[tuple[int, Layout], TargetHeads] = {}
     for layer in layers:
-        for role, projection in layer.projections(*ROLES):
+        for role, projection in layer.projections(*QKV):
             if not strength.get(role):
                 continue
             part = TargetHeads(layer, role, projection, strength[role])
@@ -129,7 +129,7 @@ def strengths(strength: Strength | None, roles: str | Sequence[str], default: fl
 
     >>> strengths(10, "qk", 1.0)
     {'query': 10.0, 'key': 10.0}
-    >>> strengths({"q": 2, "value": 1}, ROLES, 1.0)
+    >>> strengths({"q": 2, "value": 1}, QKV, 1.0)
     {'query': 2.0, 'value': 1.0}
     """
     wanted = role_names(roles)
@@ -141,18 +141,18 @@ def strengths(strength: Strength | None, roles: str | Sequence[str], default: fl
         if isinstance(value, bool) or not isinstance(value, (int, float)) or not math.isfinite(value):
             raise SchemeError(f"a strength is a finite number, or one per role; got {value!r} for {names!r}")
         found |= {role: float(value) for role in role_names(names) if role in wanted}
-    return {role: found[role] for role in ROLES if role in found}
+    return {role: found[role] for role in QKV if role in found}
 
 
 def role_names(roles: str | Sequence[str]) -> tuple[str, ...]:
     """Return roles by name or first letter: `"qk"`, `"query"`, `("query", "key")`."""
-    if isinstance(roles, str) and roles not in ROLES:
+    if isinstance(roles, str) and roles not in QKV:
         roles = list(roles)
-    letters = {role[0]: role for role in ROLES}
+    letters = {role[0]: role for role in QKV}
     found = [letters.get(role, role) for role in ([roles] if isinstance(roles, str) else roles)]
-    if not found or not set(found) <= set(ROLES):
+    if not found or not set(found) <= set(QKV):
         raise SchemeError(f"roles are some of 'query', 'key', 'value' or their first letters ('qk'); got {roles!r}")
-    return tuple(role for role in ROLES if role in found)
+    return tuple(role for role in QKV if role in found)
 
 
 def _parameter(root: nn.Module, path: str) -> Tensor:

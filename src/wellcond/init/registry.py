@@ -9,7 +9,8 @@ from collections.abc import Callable, Mapping
 from typing import Any, TypeVar
 
 from wellcond._core.argument_kinds import REFUSED, kind_of
-from wellcond._core.checked import checked, short
+from wellcond._core.checked import checked
+from wellcond._core.short_repr import short_repr
 from wellcond.errors import SchemeError
 from wellcond.init.scheme import Scheme
 from wellcond.init.scheme_info import REQUIRED, SchemeInfo, SchemeInfos
@@ -127,8 +128,8 @@ def _option(name: str, option: str, value: Any, hint: Any) -> Any:
     taken = value if kind is None else kind.take(value)
     if taken is REFUSED:
         assert kind is not None
-        raise SchemeError(f"'{name}' takes {option} as {kind.words}; got {short(value)}")
+        raise SchemeError(f"'{name}' takes {option} as {kind.words}; got {short_repr(value)}")
     # Larger numbers leave the range of float32, in which weights are drawn.
     if isinstance(taken, (int, float)) and not abs(taken) < 1e38:
-        raise SchemeError(f"'{name}' takes a finite {option}, below 1e38; got {short(value)}")
+        raise SchemeError(f"'{name}' takes a finite {option}, below 1e38; got {short_repr(value)}")
     return taken

@@ -25,6 +25,7 @@ from wellcond.lab.training.augment import check_augment
 from wellcond.lab.training.run_folder import RunFolder, read_description
 from wellcond.lab.training.train import Report, Run, train
 
+Said = Callable[[str, int, int, float], None]  # arm, seed, steps done, loss
 DONE_STATUSES = ("finished", "diverged")  # a crashed run is tried again
 
 

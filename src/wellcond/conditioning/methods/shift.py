@@ -10,9 +10,9 @@ from typing import final
 import torch
 from torch import Tensor
 
-from wellcond._core.checked import short
 from wellcond._core.deferred_torch import is_dtensor
 from wellcond._core.safe_text import visible
+from wellcond._core.short_repr import short_repr
 from wellcond.attention.layouts import Layout
 from wellcond.attention.storage import full, like
 from wellcond.conditioning.correction import FixedCorrection
@@ -77,7 +77,7 @@ class Shift(FixedCorrection):
         """Raise unless the placement is known."""
         place = self.options["placement"]
         if not isinstance(place, str) or place not in ("head", "layer"):
-            raise SchemeError(f"placement is 'head' or 'layer', got {short(place)}")
+            raise SchemeError(f"placement is 'head' or 'layer', got {short_repr(place)}")
 
     def check_numbers(self) -> None:
         """Do nothing: every strength that the arithmetic can do is one."""

@@ -14,6 +14,7 @@ from torch.utils.hooks import RemovableHandle
 from wellcond._core.deferred_torch import not_compiled
 from wellcond._core.linalg import svdvals
 from wellcond.attention.paths import resolve
+from wellcond.attention.roles import QKV
 from wellcond.attention.view import AttentionLayer
 from wellcond.conditioning.cost import CostRow
 from wellcond.conditioning.guarantee import GuaranteeStatus, HeadCondition, head_conditions
@@ -21,7 +22,6 @@ from wellcond.conditioning.method import register_method
 from wellcond.conditioning.methods.polar import polar_heads
 from wellcond.conditioning.storage.base import Added, Effective, ModuleChange
 from wellcond.conditioning.storage.rule import computing
-from wellcond.conditioning.target_weights import ROLES
 from wellcond.errors import InapplicableError, SchemeError
 
 HIDDEN_BELOW = -1e3  # an additive mask below this hides a token
@@ -138,7 +138,7 @@ class ConditionedTokens(ModuleChange):
 
     def check_options(self) -> None:
         """Raise for some roles, which the method does not have."""
-        if set(self.strength) != set(ROLES):
+        if set(self.strength) != set(QKV):
             raise SchemeError("'conditioned_tokens' acts on the tokens that all roles read, so it has no roles")
         self.strength = {}
         self._hook: TokenHook | None = None

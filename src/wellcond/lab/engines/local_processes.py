@@ -8,7 +8,7 @@ import os
 import signal
 import threading
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from functools import partial
 from multiprocessing import resource_tracker
@@ -21,10 +21,9 @@ import torch
 
 from wellcond._core import stop_signals as stopping
 from wellcond.errors import WellcondError
-from wellcond.lab.comparison import Experiment, run_one
+from wellcond.lab.comparison import Experiment, Said, run_one
 from wellcond.lab.recipe.recipe import Recipe
 
-Said = Callable[[str, int, int, float], None]  # arm, seed, steps done, loss
 ArmAndSeed = tuple[str, int]  # arm, seed
 
 LINE_CLOSED = (EOFError, ConnectionError)  # the other end of a line

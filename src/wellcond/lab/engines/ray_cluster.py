@@ -15,7 +15,7 @@ import signal
 import socket
 import tempfile
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -23,12 +23,10 @@ from typing import Any
 import torch
 
 from wellcond.errors import WellcondError
-from wellcond.lab.comparison import Experiment, run_one
+from wellcond.lab.comparison import Experiment, Said, run_one
 from wellcond.lab.engines.ray_attempts import ATTEMPTS, content_of, go_on_from, remove_attempts, write_run
 from wellcond.lab.recipe.recipe import Recipe
 from wellcond.lab.versions_and_machine import versions_and_machine
-
-Said = Callable[[str, int, int, float], None]  # arm, seed, steps done, loss
 
 
 @dataclass(frozen=True)

@@ -9,8 +9,8 @@ from dataclasses import dataclass
 from typing import Any, TypeVar, get_type_hints
 
 from wellcond._core.argument_kinds import REFUSED, kind_of
-from wellcond._core.checked import short
 from wellcond._core.keyed_random import neutral
+from wellcond._core.short_repr import short_repr
 from wellcond.errors import WellcondError
 from wellcond.lab.tasks.base import Task
 
@@ -88,7 +88,7 @@ def wrong_option(name: str, options: Mapping[str, Any]) -> str:
     for option, value in options.items():
         kind = kind_of(hints.get(option, Any))
         if kind is not None and kind.take(value) is REFUSED:
-            return f"{option} is {kind.words}; got {short(value)}"
+            return f"{option} is {kind.words}; got {short_repr(value)}"
     return ""
 
 
