@@ -23,7 +23,7 @@ from tests.laboratory import prepared, write
 from wellcond._core.atomic import write_text
 from wellcond._core.json_files import read_lines
 from wellcond._core.json_safe import to_json
-from wellcond.cli.echo import echo
+from wellcond.cli.app import echo
 from wellcond.cli.main import app
 from wellcond.cli.summaries import audit_summary, layers_data, plan_data, plan_summary
 from wellcond.errors import AttentionWarning, WellcondError

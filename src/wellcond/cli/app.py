@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import inspect
+from collections.abc import Callable
 from contextvars import ContextVar
+from dataclasses import is_dataclass
 from typing import Annotated, Any
 
 import typer
@@ -10,13 +13,26 @@ from typer.core import TyperGroup
 
 import wellcond as wc
 from wellcond._core import stop_signals as stopping
-from wellcond.cli.echo import echo
+from wellcond._core.colours import SEQUENCE, colour_wanted
+from wellcond._core.safe_text import visible
 from wellcond.errors import WellcondError
 
 GIVEN: ContextVar[tuple[str, ...]] = ContextVar("arguments of the command line")
 # A command that is not named here comes last.
 HELP_ORDER: tuple[str, ...] = ("inspect", "schemes", "init", "audit", "diagnose", "figures", "diagram")
 HELP_ORDER += ("compare", "tune", "report", "recipes", "reproduce")
+
+
+def echo(text: str, *, err: bool = False) -> None:
+    r"""Print some lines; control characters in names and paths are shown as escapes, not obeyed by the terminal.
+
+    Colours stay: tables make their cells visible before they give them one.
+
+    >>> echo("written to a\x1b[2J.html")
+    written to a\x1b[2J.html
+    """
+    pieces = SEQUENCE.split(text) if colour_wanted() else [text]  # every second one is a colour
+    typer.echo("".join(p if i % 2 else visible(p, keep="\n") for i, p in enumerate(pieces)), err=err)
 
 
 class _Commands(TyperGroup):
@@ -51,6 +67,27 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     help="Know whether a Transformer's attention is well conditioned, and make it so.",
 )
+
+
+def command(function: Callable[..., None]) -> Callable[..., None]:
+    """Register `name_command` as the command `name`; a dataclass in its signature stands for an option per field."""
+    taken: dict[str, inspect.Parameter] = {}
+    records: dict[str, Any] = {}
+    for name, parameter in inspect.signature(function, eval_str=True).parameters.items():
+        if is_dataclass(parameter.annotation):
+            records[name] = parameter.annotation
+            taken |= inspect.signature(records[name], eval_str=True).parameters
+        else:
+            taken[name] = parameter
+
+    def run(**given: Any) -> None:
+        for name, record in records.items():
+            given[name] = record(*map(given.pop, inspect.signature(record).parameters))
+        function(**given)
+
+    run.__signature__ = inspect.Signature(list(taken.values()))  # type: ignore[attr-defined]
+    app.command(function.__name__.removesuffix("_command"), help=function.__doc__)(run)
+    return function
 
 
 def _version(wanted: bool) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import importlib
-from pathlib import Path
 from typing import Any
 
 from wellcond._core.stop_signals import start_tracker
@@ -22,8 +21,3 @@ def laboratory_module(name: str) -> Any:
         return importlib.import_module(name)
     except ImportError as error:
         raise WellcondError(f"the laboratory cannot be imported ({error}): pip install 'wellcond[lab,timm]'") from error
-
-
-def runs_folder(recipe: str) -> Path:
-    """Return where the runs of a recipe go unless another folder is given."""
-    return Path("runs") / Path(recipe).stem

@@ -1,9 +1,10 @@
-"""Options and arguments that several commands share."""
+"""Options and arguments that several commands share: single ones, and records of those that go together."""
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
@@ -18,29 +19,52 @@ Model = Annotated[
 SchemeName = Annotated[
     str, typer.Option("--scheme", "-s", help="A scheme's name, or one per role: qk=conditioned,vo=mimetic.")
 ]
-SchemeSettings = Annotated[
-    list[str] | None,
-    typer.Option("--set", metavar="OPTION=VALUE", help="An option of the scheme; ROLES.OPTION=VALUE in a composition."),
-]
 Layers = Annotated[
     list[str] | None, typer.Option("--layers", metavar="PATTERN", help="Only layers whose name matches; repeatable.")
 ]
-Skip = Annotated[bool, typer.Option("--skip-inapplicable", help="Pass over layers the scheme does not apply to.")]
 Json = Annotated[bool, typer.Option("--json", help="Print one JSON document.")]
 Verbose = Annotated[bool, typer.Option("--verbose", "-v", help="Print every layer.")]
-
-# of the laboratory
 RecipeName = Annotated[str, typer.Argument(metavar="RECIPE", help="A .toml file, or a name of `wellcond recipes`.")]
 Out = Annotated[
     Path | None,
     typer.Option(help="Folder for the runs and the report.", metavar="DIR", show_default="runs/RECIPE"),
 ]
-Jobs = Annotated[int, typer.Option("--jobs", "-j", help="Runs side by side, threads divided.", min=1)]
-EngineName = Annotated[str, typer.Option(help="local, or ray: the nodes of a cluster.", metavar="local|ray")]
-Address = Annotated[
-    str | None, typer.Option(help="With ray: HOST:PORT of the cluster.", metavar="ADDRESS", show_default="auto")
-]
-Cpus = Annotated[int | None, typer.Option(help="With ray: processors of a run.", min=1, show_default="1")]
-RecipeSettings = Annotated[
-    list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="Change the recipe, as in train.steps=100.")
-]
+
+
+@dataclass(frozen=True)
+class SchemeOptions:
+    """Which layers a scheme is for, and with which options."""
+
+    layers: Layers = None
+    settings: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--set", metavar="OPTION=VALUE", help="An option of the scheme; ROLES.OPTION=VALUE in a composition."
+        ),
+    ] = None
+    skip_inapplicable: Annotated[
+        bool, typer.Option("--skip-inapplicable", help="Pass over layers the scheme does not apply to.")
+    ] = False
+
+    def arguments(self) -> dict[str, Any]:
+        """Return the arguments of `wc.init_` and `wc.audit` that these are."""
+        return {"layers": self.layers, "on_inapplicable": "skip" if self.skip_inapplicable else "error"}
+
+
+@dataclass(frozen=True)
+class RunOptions:
+    """How a recipe is changed, and what makes its runs."""
+
+    settings: Annotated[
+        list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="Change the recipe, as in train.steps=100.")
+    ] = None
+    jobs: Annotated[int, typer.Option("--jobs", "-j", help="Runs side by side, threads divided.", min=1)] = 1
+    engine: Annotated[str, typer.Option(help="local, or ray: the nodes of a cluster.", metavar="local|ray")] = "local"
+    address: Annotated[
+        str | None, typer.Option(help="With ray: HOST:PORT of the cluster.", metavar="ADDRESS", show_default="auto")
+    ] = None
+    cpus: Annotated[int | None, typer.Option(help="With ray: processors of a run.", min=1, show_default="1")] = None
+
+    def engine_of(self, lab: Any) -> Any:
+        """Return the engine of the laboratory that these name."""
+        return lab.Engine(self.engine, self.jobs, self.address, self.cpus)

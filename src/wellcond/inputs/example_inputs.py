@@ -25,12 +25,7 @@ MAX_TOKEN_CHARACTERS = 64  # characters: how much of a text file is read for one
 
 @dataclass(frozen=True)
 class Inputs:
-    """A batch for a model, and what it is in words.
-
-    Args:
-        batch: a tensor, a tuple of positional or a mapping of keyword arguments.
-        description: the same in words, for a report.
-    """
+    """A batch for a model, and its description: a tensor, a tuple of positional or a mapping of keyword arguments."""
 
     batch: Any
     description: str
@@ -65,9 +60,7 @@ def inputs_for(
     if images is not None:
         return image_inputs(model, None if images == SAMPLE_PHOTOGRAPHS else images, batch=batch, seed=seed)
     if text is not None:
-        return text_inputs(
-            model, text, batch=batch, tokens=kinds.DEFAULT_TOKENS if tokens is None else tokens, seed=seed
-        )
+        return text_inputs(model, text, batch=batch, seed=seed, tokens=tokens)
     return random_inputs(model, batch=batch, seed=seed, tokens=tokens)
 
 
@@ -115,9 +108,9 @@ def image_inputs(model: nn.Module, folder: str | Path | None = None, *, batch: i
 
 
 def text_inputs(
-    model: nn.Module, text: str | Path, *, batch: int = 8, tokens: int = kinds.DEFAULT_TOKENS, seed: int = 0
+    model: nn.Module, text: str | Path, *, batch: int = 8, seed: int = 0, tokens: int | None = None
 ) -> Inputs:
-    """Read the beginning of a text, cut into at most `batch` pieces of `tokens`; nothing is padded.
+    """Read the beginning of a text, cut into at most `batch` pieces of `tokens` (128); nothing is padded.
 
     The model's own tokenizer is used: its attribute `tokenizer` with a method `encode`, or that of its repository if it
     is in the local cache. Else the ids are the text's UTF-8 bytes modulo the size of the vocabulary. A decoder beside

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import importlib
 import os
 import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from types import ModuleType
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
@@ -19,6 +17,7 @@ from wellcond._core.file_names import check_path
 from wellcond._core.keyed_random import key, neutral
 from wellcond.errors import WellcondError
 from wellcond.inputs.arguments import ImageArgument
+from wellcond.inputs.models import optional_library
 
 if TYPE_CHECKING:
     from PIL.Image import Image
@@ -57,7 +56,7 @@ def sample_images(pixels: ImageArgument, *, batch: int, seed: int) -> Tensor:
     >>> sample_images(ImageArgument((3, 16, 24), mean=(0.5,) * 3, std=(0.5,) * 3), batch=4, seed=0).shape
     torch.Size([4, 3, 16, 24])
     """
-    image, datasets = _library("PIL.Image", "pillow"), _library("sklearn.datasets", "scikit-learn")
+    image, datasets = _library("PIL.Image"), _library("sklearn.datasets", "scikit-learn")
     with _reading("scikit-learn's sample photographs"):
         photographs = datasets.load_sample_images().images
     height, width = pixels.shape[-2:]
@@ -80,23 +79,20 @@ def _generator(seed: int, what: str) -> torch.Generator:
     return torch.Generator().manual_seed(key(seed, "images", what))
 
 
-def _library(name: str, package: str) -> ModuleType:
-    try:
-        return importlib.import_module(name)
-    except ImportError as error:
-        raise WellcondError(f"images need {package} ({error}): pip install {package}") from error
+def _library(name: str, package: str = "pillow") -> Any:
+    return optional_library(name, f"images need {package}", package, WellcondError)
 
 
 @contextmanager
 def _reading(what: str) -> Iterator[None]:
     """Turn whatever goes wrong while an image is read into one line that names it; even the warning of a bomb."""
-    bomb = _library("PIL.Image", "pillow").DecompressionBombWarning
+    bomb = _library("PIL.Image").DecompressionBombWarning
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("error", bomb)
             yield
     except Exception as error:  # decoders raise OSError, SyntaxError, ValueError, struct.error…
-        unknown = isinstance(error, _library("PIL", "pillow").UnidentifiedImageError)  # it only repeats the name
+        unknown = isinstance(error, _library("PIL").UnidentifiedImageError)  # it only repeats the name
         reason = "" if unknown else f": {type(error).__name__}: {' '.join(str(error).split())}"
         raise WellcondError(f"{what} cannot be read as an image{reason}") from error
 
@@ -126,26 +122,21 @@ def _refuse(error: OSError) -> None:
 
 
 def _opened(path: Path) -> Image:
-    image = _library("PIL.Image", "pillow")
+    """Read an image, without what `convert` to colour gets wrong: 16 bits, which it cuts off; transparent palettes."""
+    image = _library("PIL.Image")
     with _reading(repr(str(path))), image.open(path) as opened:
         opened.load()
-        return _plain(opened.copy(), image)
-
-
-def _plain(opened: Image, image: ModuleType) -> Image:
-    """Without what `convert` to colour gets wrong: 16 bits, which it cuts off, and transparency in a palette."""
-    if opened.mode.startswith("I;16"):
-        halved: Image = image.fromarray((np.asarray(opened).astype(np.uint16) >> 8).astype(np.uint8))
-        return halved
-    return opened.convert("RGBA") if opened.mode == "P" else opened
+        found: Image = opened.copy()
+        if found.mode.startswith("I;16"):
+            found = image.fromarray((np.asarray(found).astype(np.uint16) >> 8).astype(np.uint8))
+        return found.convert("RGBA") if found.mode == "P" else found
 
 
 def _fitted(opened: Image, pixels: ImageArgument) -> Image:
     """Shorter side to size, centre crop, bicubic."""
-    operations = _library("PIL.ImageOps", "pillow")
     height, width = pixels.shape[-2:]
-    bicubic = _library("PIL.Image", "pillow").Resampling.BICUBIC
-    fitted: Image = operations.fit(_converted(opened, pixels), (width, height), bicubic)
+    bicubic = _library("PIL.Image").Resampling.BICUBIC
+    fitted: Image = _library("PIL.ImageOps").fit(_converted(opened, pixels), (width, height), bicubic)
     return fitted
 
 

@@ -31,9 +31,9 @@ def vocabulary_size(model: nn.Module) -> int | None:
     >>> vocabulary_size(Bigram()), longest_sequence(Bigram())
     (65, 8)
     """
-    if len(_needed(model)) != 1 or any(isinstance(part, nn.Conv2d | nn.Conv3d) for part in model.modules()):
+    if len(needed_arguments(model)) != 1 or any(isinstance(part, nn.Conv2d | nn.Conv3d) for part in model.modules()):
         return None
-    sizes = [table.num_embeddings for name, table in _tables(model) if not _other(name)]
+    sizes = [table.num_embeddings for name, table in _tables(model) if not any(word in name for word in NOT_TOKENS)]
     said = [size for size in _numbers(model, ("vocab_size",)) if size in sizes]
     return next(iter((*said, *sizes)), None)
 
@@ -46,21 +46,17 @@ def longest_sequence(model: nn.Module) -> int | None:
     return min((*tables, *learned, *_numbers(model, LENGTH_SETTINGS)), default=None)
 
 
-def _needed(model: nn.Module) -> list[str]:
-    """Arguments of `forward` that have no default."""
-    kinds = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY)
+def needed_arguments(model: nn.Module) -> list[str]:
+    """Return the arguments of `forward` that have no default."""
+    variadic = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
     takes = inspect.signature(model.forward).parameters.items()
-    return [name for name, argument in takes if argument.default is argument.empty and argument.kind in kinds]
+    return [name for name, argument in takes if argument.default is argument.empty and argument.kind not in variadic]
 
 
 def _tables(model: nn.Module) -> Iterator[tuple[str, nn.Embedding]]:
     for name, part in model.named_modules():
         if isinstance(part, nn.Embedding):
             yield name.lower(), part
-
-
-def _other(name: str) -> bool:
-    return any(word in name for word in NOT_TOKENS)
 
 
 def _numbers(model: nn.Module, names: tuple[str, ...]) -> Iterator[int]:

@@ -25,7 +25,7 @@ from wellcond._core.checked import checked
 from wellcond._core.file_names import check_path
 from wellcond._core.json_files import read_json
 from wellcond._core.safe_text import briefly
-from wellcond.errors import ModelNameError
+from wellcond.errors import ModelNameError, WellcondError
 
 MAX_MESSAGE = 300  # characters of somebody else's message
 FORMS = "timm:NAME, hf:NAME, hf:path/to/config.json or path/to/file.py:function"
@@ -58,12 +58,7 @@ def build_fitting(
 ) -> nn.Module:
     """Build as `build_model` does, offering a function of the user's own arguments that it may have parameters for.
 
-    Args:
-        name: of the model.
-        offered: arguments by name, for `path/to/file.py:function`; `options` go first.
-        seed: of the weights.
-        device: as for `build_model`.
-        options: of the constructor, the configuration or the function.
+    They are offered by name, for `path/to/file.py:function`; `options` go first.
     """
     try:
         place = torch.device(device) if device else nullcontext()
@@ -82,11 +77,26 @@ def build_fitting(
         return build(argument, **options)
 
 
-def _library(name: str, extra: str) -> ModuleType:
+def optional_library(name: str, lacking: str, install: str, refusal: type[WellcondError]) -> Any:
+    """Import a library that is no dependency; where that fails, say what it is lacking for and how to install it."""
     try:
         return importlib.import_module(name)
     except ImportError as error:
-        raise ModelNameError(f"{name} cannot be imported ({error}): pip install 'wellcond[{extra}]'") from error
+        raise refusal(f"{lacking} ({error}): pip install {install}") from error
+
+
+@contextmanager
+def _refusing(what: str, file: Path | None = None) -> Iterator[None]:
+    """Put whatever somebody else's code raises into one line, with that of the user's file, if it was in one."""
+    try:
+        yield
+    except (Exception, SystemExit) as error:
+        if file is None and isinstance(error, ModelNameError):
+            raise  # our own
+        frames = traceback.extract_tb(error.__traceback__)
+        lines = [frame.lineno for frame in frames if file and Path(frame.filename).absolute() == file.absolute()]
+        where = f" (line {lines[-1]})" if lines else ""
+        raise ModelNameError(f"{what} {briefly(error, MAX_MESSAGE)}{where}") from error
 
 
 def _closest(name: str, known: Iterable[str]) -> str:
@@ -100,29 +110,22 @@ def _closest(name: str, known: Iterable[str]) -> str:
 
 
 def _timm(name: str, **options: Any) -> nn.Module:
-    timm = _library("timm", "timm")
+    timm = optional_library("timm", "timm cannot be imported", "'wellcond[timm]'", ModelNameError)
     if not timm.is_model(name):  # this refuses hf-hub:… too, which would go to the network
         raise ModelNameError(
             f"timm has no model '{name}'{_closest(name, timm.list_models())}. timm.list_models('*vit*') lists them"
         )
-    with offline():
-        try:
-            model: nn.Module = timm.create_model(name, pretrained=False, **options)
-        except Exception as error:
-            raise ModelNameError(f"timm cannot build '{name}': {briefly(error, MAX_MESSAGE)}") from error
+    with offline(), _refusing(f"timm cannot build '{name}':"):
+        model: nn.Module = timm.create_model(name, pretrained=False, **options)
     return model
 
 
 def _hf(name: str, **options: Any) -> nn.Module:
-    transformers = _library("transformers", "hf")
+    transformers = optional_library("transformers", "transformers cannot be imported", "'wellcond[hf]'", ModelNameError)
     with offline():
         config = _hf_config(transformers, name, options)
-        try:
+        with _refusing(f"transformers cannot build '{name}':"):
             model: nn.Module = _hf_model(transformers, config, name)
-        except ModelNameError:
-            raise
-        except Exception as error:
-            raise ModelNameError(f"transformers cannot build '{name}': {briefly(error, MAX_MESSAGE)}") from error
     return model
 
 
@@ -195,10 +198,8 @@ def _file(name: str, *, offered: Mapping[str, Any], **options: Any) -> nn.Module
         build = getattr(_run(path), function, None)
         if not callable(build):
             raise ModelNameError(f"'{path}' has no function '{function}'")
-        try:
+        with _refusing(f"{name} raised", path):
             model = build(**{key: offered[key] for key in offered.keys() & _parameters(build)} | options)
-        except (Exception, SystemExit) as error:
-            raise ModelNameError(f"{name} raised {briefly(error, MAX_MESSAGE)}{_line_in(path, error)}") from error
     if not isinstance(model, nn.Module):
         raise ModelNameError(f"{name} returned a {type(model).__name__}; it must return a torch.nn.Module")
     return model
@@ -216,15 +217,6 @@ def _run(path: Path) -> ModuleType:
     assert spec.loader is not None
     module = importlib.util.module_from_spec(spec)
     sys.modules[spec.name] = module  # dataclasses and pickling look the module up there
-    try:
+    with _refusing(f"'{path}' cannot be run:", path):
         spec.loader.exec_module(module)
-    except (Exception, SystemExit) as error:
-        raise ModelNameError(f"'{path}' cannot be run: {briefly(error, MAX_MESSAGE)}{_line_in(path, error)}") from error
     return module
-
-
-def _line_in(path: Path, error: BaseException) -> str:
-    """Return the line of the user's file where it happened, since the command line shows no traceback."""
-    frames = traceback.extract_tb(error.__traceback__)
-    lines = [frame.lineno for frame in frames if Path(frame.filename).absolute() == path.absolute()]
-    return f" (line {lines[-1]})" if lines else ""

@@ -12,6 +12,7 @@ from torch import nn
 
 from wellcond.errors import WellcondError
 from wellcond.inputs import arguments as kinds
+from wellcond.inputs.language_models import needed_arguments
 
 
 def transformers_arguments(model: Any, tokens: int) -> kinds.Arguments:
@@ -31,8 +32,7 @@ def transformers_arguments(model: Any, tokens: int) -> kinds.Arguments:
     if getattr(config, "add_cross_attention", False) and "encoder_hidden_states" in takes:
         width = getattr(config, "cross_attention_hidden_size", None) or config.hidden_size
         found["encoder_hidden_states"] = kinds.RealNumbers((tokens, width))
-    variadic = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
-    needed = [n for n, p in takes.items() if p.default is p.empty and p.kind not in variadic and n not in found]
+    needed = [name for name in needed_arguments(model) if name not in found]
     if needed or not found:
         names = ", ".join(needed) or model.main_input_name
         raise WellcondError(f"{type(model).__name__} takes {names}, which wellcond cannot make up: {kinds.WAY_OUT}")

@@ -103,7 +103,7 @@ class PropagationCheck(Tabular):
     @checked
     def plot(self, path: File | None = None) -> Any:
         """Draw similarity, entropy and participation by block, predicted and measured, as a matplotlib figure."""
-        from wellcond.plots.propagation_check import propagation_check_figure
+        from wellcond.plots.propagation import propagation_check_figure
 
         return propagation_check_figure(self, path)
 

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from wellcond.plots.figure_files import new_figure, save
-from wellcond.plots.phase_labels import misfits, phase_patches
+from wellcond.plots.phase_labels import misfits
 from wellcond.propagation.thresholds import (
     ENTROPY_COLLAPSED,
     EXPLODING,
@@ -42,22 +42,15 @@ NAMES = {
     "head_dim": "width of a head",
 }
 # Distinguishable also without colour vision (Wong 2011), and in print by their brightness.
-COLOURS = {
-    0: "#f2f7f2",
-    RANK_COLLAPSED: "#56b4e9",
-    ENTROPY_COLLAPSED: "#e69f00",
-    EXPLODING: "#d55e00",
-    VANISHING: "#7570b3",
-    SELF_ATTENDING: "#999999",
+PHASES = {
+    0: ("#f2f7f2", "can be trained"),
+    RANK_COLLAPSED: ("#56b4e9", "tokens become alike"),
+    ENTROPY_COLLAPSED: ("#e69f00", "attention collapses\nonto single tokens"),
+    EXPLODING: ("#d55e00", "gradients explode"),
+    VANISHING: ("#7570b3", "gradients vanish"),
+    SELF_ATTENDING: ("#999999", "tokens attend to\nthemselves only"),
 }
-LABELS = {
-    0: "can be trained",
-    RANK_COLLAPSED: "tokens become alike",
-    ENTROPY_COLLAPSED: "attention collapses\nonto single tokens",
-    EXPLODING: "gradients explode",
-    VANISHING: "gradients vanish",
-    SELF_ATTENDING: "tokens attend to\nthemselves only",
-}
+LABELS = {bit: label for bit, (_, label) in PHASES.items()}
 
 
 def diagram_figure(found: Diagram, path: str | os.PathLike[str] | None = None) -> Figure:
@@ -75,13 +68,16 @@ def diagram_figure(found: Diagram, path: str | os.PathLike[str] | None = None) -
 
 def unplaced(figure: Figure, axes: Any, found: Diagram, labels: dict[int, Text]) -> list[Any]:
     """Take away the labels that fit nowhere inside their phase; return what stands for them in a legend."""
-    names = []
+    from matplotlib.patches import Patch
+
+    patches = []
     for mask in misfits(figure, axes, found, labels):
         text = labels.pop(mask)
-        cell = phase_colours(found.phase)[found.phase == mask][0]
-        names.append((textwrap.fill(text.get_text(), LEGEND), cell.tolist()))
+        colour: Any = phase_colours(found.phase)[found.phase == mask][0].tolist()
+        name = textwrap.fill(text.get_text(), LEGEND)
+        patches.append(Patch(facecolor=colour, edgecolor="#666666", linewidth=0.5, label=name))
         text.remove()
-    return phase_patches(names)
+    return patches
 
 
 def draw_diagram(axes: Any, found: Diagram) -> dict[int, Text]:
@@ -112,7 +108,7 @@ def draw_diagram(axes: Any, found: Diagram) -> dict[int, Text]:
 
 
 def criteria(limits: Thresholds, depth: int | None) -> str:
-    """The thresholds in words."""
+    """Return the thresholds in words."""
     blocks = "the last block" if depth is None else f"{depth} blocks"
     return (
         f"Alike: mean cosine of tokens > {limits.cosine:g} after {blocks}. Collapsed: entropy < {limits.entropy:g} "
@@ -136,10 +132,10 @@ def _title(found: Diagram) -> str:
 
 def phase_colours(phase: Tensor) -> Tensor:
     """`(rows, columns, 3)` in [0, 1]."""
-    palette = {bit: torch.tensor([int(c[i : i + 2], 16) / 255 for i in (1, 3, 5)]) for bit, c in COLOURS.items()}
+    palette = {bit: torch.tensor([int(c[i : i + 2], 16) / 255 for i in (1, 3, 5)]) for bit, (c, _) in PHASES.items()}
     image = torch.empty(*phase.shape, 3)
     for mask in sorted(set(phase.flatten().tolist())):
-        own = [palette[bit] for bit in COLOURS if bit and mask & bit] or [palette[0]]
+        own = [palette[bit] for bit in PHASES if bit and mask & bit] or [palette[0]]
         image[phase == mask] = torch.stack(own).mean(0)
     return image
 

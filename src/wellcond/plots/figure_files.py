@@ -1,10 +1,10 @@
-"""Matplotlib figures to files."""
+"""Matplotlib figures: begun, framed and written to files."""
 
 from __future__ import annotations
 
 import io
 import os
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from wellcond._core.atomic import write_bytes
 from wellcond._core.file_names import check_path
@@ -21,6 +21,13 @@ def new_figure(width: float, height: float) -> Figure:
     except ImportError as error:
         raise WellcondError(f"matplotlib cannot be imported ({error}): pip install 'wellcond[plot]'") from error
     return Figure(figsize=(width, height), layout="constrained")
+
+
+def frame_panel(axes: Any, title: str, below: str = "") -> None:
+    """Give axes a small title and a label below, and no line above or on the right."""
+    axes.set_title(title, fontsize=10)
+    axes.set_xlabel(below)
+    axes.spines[["top", "right"]].set_visible(False)
 
 
 def save(figure: Figure, path: str | os.PathLike[str] | None) -> Figure:

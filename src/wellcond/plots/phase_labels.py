@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -23,11 +23,8 @@ PLACES = 15  # places tried along each axis
 def misfits(figure: Figure, axes: Any, found: Diagram, labels: Mapping[int, Text]) -> list[int]:
     """Move each label to where it lies inside its phase and covers no point; list the phases that have no such place.
 
-    Args:
-        figure: with everything drawn that takes up room.
-        axes: of the diagram.
-        found: the diagram.
-        labels: by bit mask of the phase; upright ones are turned where only that fits.
+    The figure has everything drawn that takes up room. Labels are by bit mask of the phase; upright ones are turned
+    where only that fits.
     """
     figure.draw_without_rendering()  # lays out, so that sizes are final
     points = _points(axes)
@@ -77,15 +74,5 @@ def _between(values: torch.Tensor, low: float, high: float) -> slice:
 def _points(axes: Any) -> np.ndarray[Any, Any]:
     """Pixels of every point that is drawn with a marker."""
     drawn = [line.get_xydata() for line in axes.lines if line.get_marker() not in (None, "None", "", " ")]
-    return (
-        axes.transData.transform(np.concatenate([d for d in drawn if len(d)]))
-        if any(map(len, drawn))
-        else np.empty((0, 2))
-    )
-
-
-def phase_patches(names: Sequence[tuple[str, Any]]) -> list[Any]:
-    """Handles of a legend from names and colours."""
-    from matplotlib.patches import Patch
-
-    return [Patch(facecolor=colour, edgecolor="#666666", linewidth=0.5, label=name) for name, colour in names]
+    pixels: np.ndarray[Any, Any] = axes.transData.transform(np.concatenate([np.empty((0, 2)), *drawn]))
+    return pixels

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from wellcond.plots.diagram import criteria, draw_diagram, unplaced
-from wellcond.plots.figure_files import new_figure, save
+from wellcond.plots.figure_files import frame_panel, new_figure, save
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -70,10 +70,9 @@ def _course(
     axes.plot(blocks, _numbers(predicted), "o-", color=WEIGHTS, linewidth=1.3, markersize=3, clip_on=False)
     rings = {"color": BATCH, "fillstyle": "none", "markersize": 5.5}
     axes.plot(blocks, _numbers(measured), "o", clip_on=False, zorder=3, **rings)
-    axes.set_title(title, fontsize=10)
+    frame_panel(axes, title)
     axes.set_ylim(0, 1.1 * max([*known, 1e-9]))
     axes.xaxis.get_major_locator().set_params(integer=True)
-    axes.spines[["top", "right"]].set_visible(False)
 
 
 def _numbers(values: Sequence[float | None]) -> list[float]:

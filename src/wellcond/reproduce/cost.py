@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import math
 import time
+import warnings
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor, nn
 from torch.utils.flop_counter import FlopCounterMode
 
+import wellcond as wc
 from wellcond.errors import WellcondError
 from wellcond.lab.models import lab_model
 from wellcond.lab.models.layers import SelfAttention
@@ -20,6 +22,7 @@ from wellcond.reproduce.detector_cost import run_at_limits
 # Dense peak of one device in half and in single precision, from the makers' data sheets; a training reaches some 40 %.
 PEAK_SPEEDS = {"A100 80GB": (312e12, 19.5e12), "A6000": (155e12, 38.7e12), "H100": (989e12, 67e12)}
 REACHED_PART = 0.4
+VIT_TOKENS = 197  # of 224 × 224 pixels
 STATE_BYTES = 16  # a parameter: weight, gradient and the two moments of Adam in float32
 
 
@@ -127,6 +130,21 @@ def _run(model: nn.Module, task: Task) -> None:
     else:
         many = (1, 2, shape["tokens"]) if task.kind == "pair" else (1, shape["tokens"])
         model(input_ids=torch.zeros(*many, dtype=torch.int64, device="meta"))
+
+
+def conditioning_cost_tables() -> str:
+    """Write Spectral Conditioning's Tables 8 and 9: memory and operations of the query, key and value projections.
+
+    They are those of one block of a ViT-B, by formula and counted here. Theirs adds C to the weight in each pass
+    (`live`): operations of a head grow from `6 N D d` to `6 N D d + 3 N d`, by `1 / 2D`. Folded it adds nothing.
+    """
+    found = []
+    for mode in ("live", "folded"):
+        model = wc.build_model("timm:vit_base_patch16_224", depth=1)
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # that attention starts one-hot is no matter here
+            found.append(str(wc.condition_(model, "shift", strength=10.0, mode=mode).cost(tokens=VIT_TOKENS)))
+    return "\n\n".join(found)
 
 
 def this_machine() -> float:

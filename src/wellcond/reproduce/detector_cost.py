@@ -19,10 +19,7 @@ def run_at_limits(model: nn.Module, task: Task) -> None:
     A forward chooses boxes by their scores, which tensors without content do not have. How many it chooses is bounded:
     the box branch is given all that are sampled, and the mask branch those of them that may be positive, a quarter.
     RoIAlign, the matching of boxes and the losses have no matrix product, and keep next to nothing.
-
-    Args:
-        model: of `mask_rcnn`, in training, on any device.
-        task: a detection task; where its images have sizes of their own, one of 480 × 640 stands for them.
+    Where the task's images have sizes of their own, one of 480 × 640 stands for them.
 
     >>> from wellcond.lab.models import lab_model
     >>> from wellcond.lab.tasks import task
@@ -54,11 +51,6 @@ def padded_size(transform: Any, height: int, width: int) -> tuple[int, int]:
 
     Of several sizes for the shorter side the largest counts. Training draws one for each image, and pads the images of
     a device to the largest of them; so this bounds the memory, and is some 20 % above the mean area of two.
-
-    Args:
-        transform: torchvision's, with min_size, max_size and size_divisible.
-        height: of the image in the file.
-        width: of the same.
 
     >>> from torchvision.models.detection.transform import GeneralizedRCNNTransform
     >>> padded_size(GeneralizedRCNNTransform([640, 800], 1333, [0.0], [1.0]), 480, 640)

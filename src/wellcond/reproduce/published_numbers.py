@@ -36,12 +36,7 @@ class PublishedNumber:
 
 
 def published_numbers(row: PublishedRow, stages: Mapping[str, Iterable[Outcome]]) -> list[PublishedNumber]:
-    """Return every number of a row, with ours.
-
-    Args:
-        row: published.
-        stages: outcomes by the name of their stage, the last one being what is reported.
-    """
+    """Return every number of a row, with ours from outcomes by stage, of which the last is what is reported."""
     runs = {name: list(outcomes) for name, outcomes in stages.items()}
     found = []
     for arm, values in row.values.items():
@@ -75,12 +70,9 @@ def _with_average(name: str, names: list[str], arm: str, runs: Mapping[str, list
 
 
 def ours_of(name: str, arm: str, runs: Mapping[str, list[Outcome]]) -> dict[int, float]:
-    """Return our numbers by seed, of the runs that finished.
+    """Return our numbers of an arm by seed, of the runs that finished; `runs` are by stage.
 
-    Args:
-        name: a stage, whose result it is; `minutes`; a metric of the last stage; or nothing for its result.
-        arm: of the recipe.
-        runs: by stage.
+    The name is that of a stage, whose result it is; `minutes`; a metric of the last stage; or empty for its result.
     """
     if not runs:
         return {}
@@ -94,11 +86,7 @@ def ours_of(name: str, arm: str, runs: Mapping[str, list[Outcome]]) -> dict[int,
 
 
 def numbers_text(rows: Iterable[PublishedNumber], ours: str = "ours") -> str:
-    """Write published numbers and ours as a table.
-
-    Args:
-        rows: the numbers.
-        ours: the title of the last column.
+    """Write published numbers and ours as a table, `ours` being the title of the last column.
 
     >>> first = PublishedNumber("ViT-B", "default", 80.7, 0.41, (79.0, 80.0))
     >>> print(numbers_text([first, PublishedNumber("ViT-B", "shift", 81.7, None, ())]))

@@ -73,13 +73,7 @@ class Published(RecipeTable):
 
 
 class PublishedRecipe(RecipeTable):
-    """A recipe of the laboratory with what the paper says.
-
-    Args:
-        name: of its file.
-        recipe: for the laboratory; folders of data are relative to `--data`.
-        published: what the paper says.
-    """
+    """A recipe of the laboratory, its folders of data relative to `--data`, with what the paper says."""
 
     name: str
     recipe: Recipe

@@ -14,14 +14,7 @@ from wellcond.lab.recipe.settings import ArmSettings
 from wellcond.lab.recipe.stages import stages_of
 from wellcond.reproduce.catalogue import CURVES, Item, item, items, published_rows, recipes_of
 from wellcond.reproduce.provenance import read_provenance
-from wellcond.reproduce.published_numbers import (
-    PublishedNumber,
-    lost_of,
-    number_text,
-    ours_of,
-    ours_text,
-    published_numbers,
-)
+from wellcond.reproduce.published_numbers import lost_of, number_text, ours_of, ours_text, published_numbers
 
 MAX_COLUMNS = 5  # arms that have room beside each other
 PUBLISHED, OURS, IN_SMALL = "published", "ours", "in small"
@@ -55,12 +48,9 @@ class Line:
 
 @dataclass(frozen=True)
 class Result:
-    """A table or a figure with the numbers that were published and run.
+    """An `Item` of the catalogue, a table or a figure, with the numbers that were published and run.
 
     Args:
-        id: as in `ci-table2`.
-        title: what it shows.
-        kind: what is compared in it.
         lines: its numbers.
         not_run: recipes of the paper that were not run, by their short names.
         small_versions: names of those that were run.
@@ -149,7 +139,9 @@ def _published(id: str, runs: Path, only: str | None) -> tuple[list[Line], list[
         outcomes = {} if made.smoke else _outcomes(entry.recipe, runs / entry.name / "runs")
         not_run |= {} if outcomes else {entry.published.only: None}
         for row in published_rows(entry, id):
-            for label, numbers in _by_label(published_numbers(row, outcomes)):
+            known = published_numbers(row, outcomes)
+            for label in dict.fromkeys(number.label for number in known):
+                numbers = [number for number in known if number.label == label]
                 spread = {n.arm: n.spread for n in numbers if n.spread is not None}
                 line = Line(PUBLISHED, label, {n.arm: (n.published,) for n in numbers}, spread)
                 found += [] if line in found else [line]
@@ -157,11 +149,6 @@ def _published(id: str, runs: Path, only: str | None) -> tuple[list[Line], list[
                 if any((*ours.values(), *lost.values())):
                     found.append(Line(OURS, f"{label}, {entry.name}{made.changed}", ours, lost=lost))
     return found, list(not_run)
-
-
-def _by_label(numbers: Sequence[PublishedNumber]) -> Iterator[tuple[str, list[PublishedNumber]]]:
-    for label in dict.fromkeys(number.label for number in numbers):
-        yield label, [number for number in numbers if number.label == label]
 
 
 def _outcomes(recipe: Recipe, folder: Path) -> dict[str, list[Outcome]]:
@@ -176,7 +163,8 @@ def _small_version(what: Item, recipe: Recipe, folder: Path, outcomes: dict[str,
         return
     entries = recipes_of(what.id)
     rows = [row for entry in entries for row in published_rows(entry, what.id)]
-    forms = [(metric, row.scale) for row in rows for value in row.values.values() for metric in _metrics(value)]
+    values_of = [(row, value) for row in rows for value in row.values.values()]
+    forms = [(name, row.scale) for row, value in values_of for name in (value if isinstance(value, dict) else [""])]
     changed = "" if same_recipe(recipe, folder) else ", changed"
     same = _same_arms([pair for entry in entries for pair in entry.recipe.arm_settings()], recipe)
     for metric, scale in dict(forms or [("", 100.0)]).items():
@@ -185,10 +173,6 @@ def _small_version(what: Item, recipe: Recipe, folder: Path, outcomes: dict[str,
         lost = {arm: lost_of(theirs, outcomes) for arm, theirs in same.items()}
         if values or any(lost.values()):
             yield Line(IN_SMALL, f"{folder.name}{f', {metric}' if metric else ''}{changed}", values, lost=lost)
-
-
-def _metrics(value: float | dict[str, float]) -> list[str]:
-    return list(value) if isinstance(value, dict) else [""]
 
 
 def _same_arms(arms: Sequence[tuple[str, ArmSettings]], small: Recipe) -> dict[str, str]:

@@ -18,8 +18,7 @@ from wellcond.lab.page.comparison_data import write_comparison_page
 from wellcond.lab.recipe.recipe import Recipe, merged
 from wellcond.lab.recipe.settings import Named
 from wellcond.reproduce.catalogue import CURVES, item, published_rows, recipes_of
-from wellcond.reproduce.cost import PEAK_SPEEDS, REACHED_PART, cost_of, this_machine
-from wellcond.reproduce.cost_tables import conditioning_cost_tables
+from wellcond.reproduce.cost import PEAK_SPEEDS, REACHED_PART, conditioning_cost_tables, cost_of, this_machine
 from wellcond.reproduce.fake_data.tokenizer import TOKENIZER_FOLDER
 from wellcond.reproduce.fake_data.writers import write_fake_data
 from wellcond.reproduce.provenance import Provenance
@@ -109,7 +108,8 @@ def with_data(recipe: Recipe, data: Path) -> Recipe:
     >>> with_data(entry.recipe, Path("/datasets")).task.options["folder"]
     '/datasets/cifar10'
     """
-    return _with_tasks(recipe, lambda task: _inside(task, data.absolute()))
+    whole = data.absolute()
+    return _with_options(recipe, lambda task: {key: str(whole / task[key]) for key in FOLDER_OPTIONS if key in task})
 
 
 def costs(entry: PublishedRecipe, experiments: Sequence[Experiment]) -> Iterator[str]:
@@ -150,46 +150,32 @@ def _given(data: Path | None, entry: PublishedRecipe) -> Path:
     return data or Path("data")
 
 
-def _inside(task: Named, data: Path) -> Named:
-    inside = {key: str(data / task.options[key]) for key in FOLDER_OPTIONS if key in task.options}
-    return Named(name=task.name, **task.options | inside)
-
-
 def _smoke(entry: PublishedRecipe, out: Path, changes: Mapping[str, Any]) -> Recipe:
     """Return the recipe in small, on fake data that are written first."""
-    few = merged(_few_steps(entry), changes)
-    recipe = load_published(entry.name, merged(entry.published.smoke, few)).recipe
+    few: dict[str, Any] = {"train": {"steps": SMOKE_STEPS}}  # of each stage, whatever the number of examples is
+    stages = {"stages": {stage.name: few for stage in entry.recipe.stages}} if entry.recipe.stages else {}
+    recipe = load_published(entry.name, merged(entry.published.smoke, merged(few | stages, changes))).recipe
     data = out / "data"
     for task in tasks_of(recipe) if first_process() else ():
         folder = data / task.options.get("folder", "")
         if "folder" in task.options and not (folder.is_dir() and any(folder.iterdir())):
             write_fake_data(task.name, folder, task.options)
     wait_for_all()
-    return _with_tokenizers(with_data(recipe, data))
+    return _with_options(with_data(recipe, data), _fake_tokenizer)
 
 
-def _few_steps(entry: PublishedRecipe) -> dict[str, Any]:
-    """Return the change that makes a few steps of each stage, whatever the number of examples is."""
-    steps: dict[str, Any] = {"train": {"steps": SMOKE_STEPS}}
-    stages = {stage.name: steps for stage in entry.recipe.stages}
-    return steps | ({"stages": stages} if stages else {})
+def _fake_tokenizer(task: dict[str, Any]) -> dict[str, Any]:
+    """Return the fake tokenizer in place of one that would have to be fetched, if the task has one."""
+    return {} if task.get("tokenizer") is None else {"tokenizer": str(Path(task["folder"]) / TOKENIZER_FOLDER)}
 
 
-def _with_tokenizers(recipe: Recipe) -> Recipe:
-    """Put fake tokenizers in place of those that would have to be fetched."""
+def _with_options(recipe: Recipe, change: Callable[[dict[str, Any]], dict[str, Any]]) -> Recipe:
+    """Return the recipe with options of each of its tasks changed, also those of stages."""
 
-    def own(task: Named) -> Named:
-        given: dict[str, Any] = task.options
-        if given.get("tokenizer") is None:
-            return task
-        return Named(name=task.name, **given | {"tokenizer": str(Path(given["folder"]) / TOKENIZER_FOLDER)})
+    def changed(task: Named) -> Named:
+        return Named(name=task.name, **task.options | change(task.options))
 
-    return _with_tasks(recipe, own)
-
-
-def _with_tasks(recipe: Recipe, change: Callable[[Named], Named]) -> Recipe:
-    """Return the recipe with each of its tasks changed, also those of stages."""
     stages = tuple(
-        stage.model_copy(update={"task": change(stage.task)}) if stage.task else stage for stage in recipe.stages
+        stage.model_copy(update={"task": changed(stage.task)}) if stage.task else stage for stage in recipe.stages
     )
-    return recipe.model_copy(update={"task": change(recipe.task), "stages": stages})
+    return recipe.model_copy(update={"task": changed(recipe.task), "stages": stages})

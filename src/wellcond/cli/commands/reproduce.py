@@ -10,15 +10,14 @@ import typer
 
 from wellcond._core.json_safe import to_json
 from wellcond._core.terminal import filled
-from wellcond.cli.app import app
-from wellcond.cli.echo import echo
+from wellcond.cli.app import command, echo
+from wellcond.cli.arguments import nested
 from wellcond.cli.laboratory import laboratory, laboratory_module
-from wellcond.cli.options import Address, Cpus, EngineName, Jobs, Json, RecipeSettings
-from wellcond.cli.settings import nested
+from wellcond.cli.options import Json, RunOptions
 from wellcond.errors import WellcondError
 
 
-@app.command("reproduce")
+@command
 def reproduce_command(
     id: Annotated[str | None, typer.Argument(metavar="ID", help="A table or figure, as in ci-table2.")] = None,
     data: Annotated[
@@ -36,11 +35,7 @@ def reproduce_command(
             metavar="DIR", help="Folder for the runs, one for each recipe.", show_default="runs; --smoke: runs/smoke"
         ),
     ] = None,
-    settings: RecipeSettings = None,
-    jobs: Jobs = 1,
-    engine: EngineName = "local",
-    address: Address = None,
-    cpus: Cpus = None,
+    runs: RunOptions = RunOptions(),
     json: Json = False,
 ) -> None:
     """Make a table or figure of the papers again, and print ours beside the published numbers."""
@@ -56,13 +51,12 @@ def reproduce_command(
     from wellcond.reproduce.published_numbers import numbers_text
     from wellcond.reproduce.run import reproduce
 
-    where = lab.Engine(engine, jobs, address, cpus)
+    where, changes = runs.engine_of(lab), nested(runs.settings)
 
     def say(line: str) -> None:
         if lab.first_process():
             echo(line if json else filled(line), err=json)
 
-    changes = nested(settings or ())
     found = reproduce(id, folder, where, data=data, only=only, smoke=smoke, changes=changes, say=say)
     if lab.first_process():
         if json:

@@ -1,23 +1,27 @@
-"""`wellcond schemes`: the initialisations by name, and where they apply."""
+"""`wellcond schemes`, `init` and `audit`: the initialisations by name, weights by one of them, weights against one."""
 
 from __future__ import annotations
 
-from typing import Annotated, Any
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+import wellcond as wc
 from wellcond._core.json_safe import to_json
 from wellcond._core.terminal import filled
-from wellcond.cli.app import app
-from wellcond.cli.echo import echo
-from wellcond.cli.models import model_shapes
-from wellcond.cli.options import Json
-from wellcond.cli.summaries import scheme_list
+from wellcond.cli.app import command, echo
+from wellcond.cli.arguments import load_weights_given, model_shapes, setting
+from wellcond.cli.options import AllowPt, Json, Model, SchemeName, SchemeOptions, Verbose
+from wellcond.cli.summaries import audit_summary, plan_data, plan_summary, scheme_list
 from wellcond.errors import SchemeError
 from wellcond.init.scheme_source import list_schemes
 
+if TYPE_CHECKING:
+    from wellcond.init.scheme import Scheme
 
-@app.command("schemes")
+
+@command
 def schemes_command(
     pattern: Annotated[str, typer.Argument(help="Shell pattern on the name; shows details.")] = "",
     models: Annotated[
@@ -42,3 +46,80 @@ def schemes_command(
         echo(to_json({"schemes": rows}))
     else:
         echo(filled(matrix_text(matrix)) if matrix else scheme_list(infos, details=bool(pattern)))
+
+
+@command
+def init_command(
+    model: Model,
+    scheme: SchemeName,
+    output: Annotated[
+        Path, typer.Option("--output", "-o", help="FILE.safetensors, or a new directory for shards, block by block.")
+    ],
+    seed: Annotated[int, typer.Option(help="Of the scheme and of the model's own initialisation.")] = 0,
+    options: SchemeOptions = SchemeOptions(),
+    json: Json = False,
+    verbose: Verbose = False,
+) -> None:
+    """Build a model, initialise its attention by a scheme, and write the weights."""
+    from wellcond.checkpoint.writing import file_target
+    from wellcond.init.streaming import directory_target
+
+    chosen, how = _scheme(scheme, options.settings), {"seed": seed, **options.arguments()}
+    if output.suffix == ".safetensors":
+        file_target(output)  # before the work, not after it
+        built = wc.build_model(model, seed=seed)
+        plan = wc.init_(built, chosen, **how)
+        wc.save_weights(built, output)
+    else:
+        directory_target(output)
+        plan = wc.init_to_files(lambda: wc.build_model(model, seed=seed), chosen, output, **how)
+    if json:
+        about = {"model": model, "scheme": scheme, "seed": seed, "output": str(output)}
+        echo(to_json(about | plan_data(plan)))
+    else:
+        echo(filled(f"{plan}" if verbose else plan_summary(plan)))
+        echo(f"{model}, {scheme}, seed {seed}: written to {output}")
+
+
+@command
+def audit_command(
+    model: Model,
+    weights: Annotated[Path, typer.Option("--weights", "-w", help="A .safetensors file, or a directory of shards.")],
+    scheme: SchemeName,
+    allow_pt: AllowPt = False,
+    options: SchemeOptions = SchemeOptions(),
+    json: Json = False,
+    verbose: Verbose = False,
+) -> None:
+    """Check every head of saved weights against what a scheme says; exit code 1 if one fails."""
+    chosen = _scheme(scheme, options.settings)
+    built = model_shapes(model)
+    load_weights_given(built, weights, allow_pt)
+    result = wc.audit(built, chosen, **options.arguments())
+    if json:
+        echo(to_json({"model": model, "weights": str(weights)} | result.to_dict()))
+    else:
+        echo(filled(f"{result}" if verbose else audit_summary(result)))
+    if not result.passed:
+        raise typer.Exit(1)
+
+
+def _scheme(text: str, settings: list[str] | None) -> Scheme:
+    """Return the scheme of a name or of `qk=conditioned,vo=mimetic`, with `--set alpha=0.4` or `--set vo.alpha=0.4`."""
+    from wellcond.init.compose import as_scheme
+
+    options = dict(map(setting, settings or []))
+    if "=" not in text:
+        return as_scheme(text, options)
+    parts: dict[str, tuple[str, dict[str, Any]]] = {}
+    for part in text.split(","):
+        roles, _, name = (piece.strip() for piece in part.partition("="))
+        if not roles or not name or roles in parts:
+            raise SchemeError(f"'{text}' is not a composition: write each role once, as in qk=conditioned,vo=mimetic")
+        parts[roles] = (name, {})
+    for key, value in options.items():
+        roles, _, option = key.partition(".")
+        if roles not in parts or not option:
+            raise SchemeError(f"--set {key}: in a composition an option is written {next(iter(parts))}.OPTION=VALUE")
+        parts[roles][1][option] = value
+    return as_scheme(parts)

@@ -10,6 +10,7 @@ import numpy as np
 
 from wellcond.lab.tasks.checks import library
 from wellcond.lab.tasks.detection.coco_format import write_instances
+from wellcond.reproduce.fake_data import new_file
 
 UNUSED_IDS = (12, 26, 29, 30, 45, 66, 68, 69, 71, 83)  # ids up to 90 that none of COCO's 80 categories has
 CATEGORIES = {id: f"object {id}" for id in range(1, 91) if id not in UNUSED_IDS}
@@ -22,17 +23,10 @@ def write_coco(folder: Path, options: Mapping[str, Any], draw: np.random.Generat
     """`train2017/`, `val2017/` and `annotations/instances_….json`: polygons on grey noise, coloured by their category.
 
     T.-Y. Lin et al., arXiv 1405.0312. There are the 80 ids of COCO from 1 to 90. The first image of each part has a
-    crowd, given as runs, and the last has no object: both occur in COCO.
-
-    Args:
-        folder: to write into.
-        options: `train` and `test` are names of the parts.
-        draw: of the scenes.
+    crowd, given as runs, and the last has no object: both occur in COCO. Options `train` and `test` name the parts.
     """
-    (folder / "annotations").mkdir()
     for option, usual, count in PARTS:
         part = str(options.get(option, usual))
-        (folder / part).mkdir()
         images, annotations = [], []
         for number in range(count):
             height, width = IMAGE_SIZES[number % 2]
@@ -43,7 +37,7 @@ def write_coco(folder: Path, options: Mapping[str, Any], draw: np.random.Generat
             found += [_crowd(height, width)] if number == 0 else []
             annotations += [{"image_id": image["id"], **each} for each in found]
         numbered = [{"id": id, **each} for id, each in enumerate(annotations, start=1)]
-        write_instances(folder / "annotations" / f"instances_{part}.json", images, numbered, CATEGORIES)
+        write_instances(new_file(folder / "annotations" / f"instances_{part}.json"), images, numbered, CATEGORIES)
 
 
 def _object(draw: np.random.Generator, height: int, width: int) -> dict[str, Any]:
@@ -83,4 +77,4 @@ def _draw(path: Path, objects: list[dict[str, Any]], height: int, width: int, dr
         id = each["category_id"]
         # Coprime multipliers: no two categories have the same colour.
         canvas.polygon(each["segmentation"][0], fill=(id * 37 % 256, id * 91 % 256, id * 151 % 256))
-    image.save(path, format="JPEG", quality=90)
+    image.save(new_file(path), format="JPEG", quality=90)

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from wellcond.lab.tasks.text.glue import SUBSETS, Subset
+from wellcond.reproduce.fake_data import new_file
 from wellcond.reproduce.fake_data.tokenizer import sentence_of
 
 ROW_COUNTS = {"train": 24, "dev": 12}
@@ -32,15 +33,9 @@ def write_glue(folder: Path, options: Mapping[str, Any], draw: np.random.Generat
 
     A. Wang et al., GLUE, arXiv 1804.07461. All eight are written whichever `subset` is asked for, since recipes train
     on one after the other from the same folder. Tests are left out: they have no labels and are not read.
-
-    Args:
-        folder: to write into.
-        options: none is needed.
-        draw: of the sentences.
     """
     for subset, which in SUBSETS.items():
         inside = folder / which.folder
-        inside.mkdir()
         _write(inside / "train.tsv", which, COLUMNS[subset], ROW_COUNTS["train"], draw)
         if subset == "mnli":
             columns = (*COLUMNS[subset][:-2], *ANNOTATOR_LABELS, "gold_label")
@@ -59,7 +54,7 @@ def _write(path: Path, which: Subset, columns: tuple[str, ...], rows: int, draw:
         cells |= {name: sentence_of(draw, topic) for name in which.texts}
         cells |= dict.fromkeys((which.label, *ANNOTATOR_LABELS), label)
         lines.append("\t".join(cells[name] for name in columns))
-    path.write_text("\n".join(lines) + "\n", encoding="utf-8", newline="\n")
+    new_file(path, "\n".join(lines) + "\n")
 
 
 def _other(name: str, number: int, draw: np.random.Generator) -> str:

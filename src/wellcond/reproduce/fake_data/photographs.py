@@ -12,6 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from wellcond.lab.tasks.checks import library
+from wellcond.reproduce.fake_data import new_file
 from wellcond.reproduce.fake_data.small_images import colours_of
 
 CAT_BREEDS = 12  # of the 37 breeds of pets; the rest are dogs
@@ -24,7 +25,6 @@ def write_imagenet(folder: Path, options: Mapping[str, Any], draw: np.random.Gen
     for label, colour in enumerate(colours):
         name = f"n{label:08d}"
         for part, file in (("train", f"{name}_1.JPEG"), ("val", f"ILSVRC2012_val_{label + 1:08d}.JPEG")):
-            (folder / part / name).mkdir(parents=True)
             write_photograph(folder / part / name / file, colour, draw, height=8, width=8)
 
 
@@ -35,7 +35,6 @@ def write_flowers(folder: Path, options: Mapping[str, Any], draw: np.random.Gene
     bytes of the two tables, which fake ones cannot have, so the same images are there by class too, for the task.
     """
     inside = folder / "flowers-102"
-    (inside / "jpg").mkdir(parents=True)
     colours = colours_of(draw, 102)
     labels = np.zeros((1, 3 * 102), np.uint8)
     parts = dict(zip(("trnid", "valid", "tstid"), draw.permutation(3 * 102).reshape(3, 102) + 1, strict=True))
@@ -45,8 +44,7 @@ def write_flowers(folder: Path, options: Mapping[str, Any], draw: np.random.Gene
             path = inside / "jpg" / f"image_{number:05d}.jpg"
             write_photograph(path, colours[label], draw)
             again = folder / ("test" if part == "tstid" else "train") / f"{label + 1:03d}"
-            again.mkdir(parents=True, exist_ok=True)
-            (again / path.name).write_bytes(path.read_bytes())
+            new_file(again / path.name, path.read_bytes())
     write_mat(inside / "imagelabels.mat", {"labels": labels})
     write_mat(inside / "setid.mat", {name: numbers[None].astype(np.uint16) for name, numbers in parts.items()})
 
@@ -58,8 +56,6 @@ def write_pets(folder: Path, options: Mapping[str, Any], draw: np.random.Generat
     of cats begin with a capital letter.
     """
     inside = folder / "oxford-iiit-pet"
-    (inside / "images").mkdir(parents=True)
-    (inside / "annotations").mkdir()
     colours = colours_of(draw, 37)
     for part, first in (("trainval", 1), ("test", 101)):
         lines = []
@@ -69,18 +65,16 @@ def write_pets(folder: Path, options: Mapping[str, Any], draw: np.random.Generat
                 name = f"{'Cat' if cat else 'dog'}_breed_{label + 1}_{number}"
                 write_photograph(inside / "images" / f"{name}.jpg", colours[label], draw)
                 lines.append(f"{name} {label + 1} {1 if cat else 2} {label + 1 if cat else label + 1 - CAT_BREEDS}\n")
-        (inside / "annotations" / f"{part}.txt").write_text("".join(lines), encoding="utf-8", newline="\n")
+        new_file(inside / "annotations" / f"{part}.txt", "".join(lines))
 
 
 def write_food101(folder: Path, options: Mapping[str, Any], draw: np.random.Generator) -> None:
     """`food-101/images/<class>/<number>.jpg` and `food-101/meta`: two images to train on and one to test of each."""
     inside = folder / "food-101"
-    (inside / "meta").mkdir(parents=True)
     colours = colours_of(draw, 101)
     classes = [f"dish_{label:03d}" for label in range(101)]
     numbers = {name: draw.choice(4_000_000, size=3, replace=False).tolist() for name in classes}
     for label, name in enumerate(classes):
-        (inside / "images" / name).mkdir(parents=True)
         for number in numbers[name]:
             write_photograph(inside / "images" / name / f"{number}.jpg", colours[label], draw)
     listed = {
@@ -90,29 +84,21 @@ def write_food101(folder: Path, options: Mapping[str, Any], draw: np.random.Gene
     lines = {part: [file for files in found.values() for file in files] for part, found in listed.items()}
     lines |= {"classes": classes, "labels": [name.replace("_", " ").capitalize() for name in classes]}
     for file, content in lines.items():
-        (inside / "meta" / f"{file}.txt").write_text("\n".join(content) + "\n", encoding="utf-8", newline="\n")
+        new_file(inside / "meta" / f"{file}.txt", "\n".join(content) + "\n")
     for part, found in listed.items():
-        (inside / "meta" / f"{part}.json").write_text(json.dumps(found), encoding="utf-8")
+        new_file(inside / "meta" / f"{part}.json", json.dumps(found))
 
 
 def write_photograph(
     path: Path, colour: NDArray[np.int64], draw: np.random.Generator, *, height: int = 24, width: int = 32
 ) -> None:
-    """A JPEG file of one colour with noise.
-
-    Args:
-        path: of the file.
-        colour: `(3,)`, from 30 to 219.
-        draw: of the noise.
-        height: in pixels.
-        width: in pixels.
-    """
+    """Write a JPEG file of one colour, `(3,)` from 30 to 219, with noise."""
     pixels = (colour + draw.integers(-30, 31, size=(height, width, 3))).astype(np.uint8)
-    library("PIL.Image", "timm").fromarray(pixels).save(path, format="JPEG", quality=90)
+    library("PIL.Image", "timm").fromarray(pixels).save(new_file(path), format="JPEG", quality=90)
 
 
 def write_mat(path: Path, arrays: Mapping[str, NDArray[Any]]) -> None:
-    """A MATLAB 5 file, with a text at its beginning that does not say when it was written, as scipy's does."""
+    """Write a MATLAB 5 file, with a text at its beginning that does not say when it was written, as scipy's does."""
     content = io.BytesIO()
     library("scipy.io", "lab").savemat(content, dict(arrays))
     path.write_bytes(b"MATLAB 5.0 MAT-file".ljust(MAT_HEADER_BYTES) + content.getvalue()[MAT_HEADER_BYTES:])

@@ -11,6 +11,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from wellcond.reproduce.fake_data import new_file
+
 Pixels = NDArray[np.uint8]
 Value = str | int | Pixels | list[str] | list[int]
 
@@ -18,7 +20,6 @@ Value = str | int | Pixels | list[str] | list[int]
 def write_cifar10(folder: Path, options: Mapping[str, Any], draw: np.random.Generator) -> None:
     """`cifar-10-batches-py`: `data_batch_1` to `_5` and `test_batch` of 20 images, and `batches.meta`."""
     inside = folder / "cifar-10-batches-py"
-    inside.mkdir()
     colours = colours_of(draw, 10)
     names = [(f"data_batch_{number}", f"training batch {number} of 5") for number in range(1, 6)]
     for name, title in (*names, ("test_batch", "testing batch 1 of 1")):
@@ -32,7 +33,6 @@ def write_cifar10(folder: Path, options: Mapping[str, Any], draw: np.random.Gene
 def write_cifar100(folder: Path, options: Mapping[str, Any], draw: np.random.Generator) -> None:
     """`cifar-100-python`: `train` of 200 images and `test` of 100, 20 coarse classes of 5 fine ones, and `meta`."""
     inside = folder / "cifar-100-python"
-    inside.mkdir()
     colours = colours_of(draw, 100)
     for name, count, title in (("train", 200, "training batch 1 of 1"), ("test", 100, "testing batch 1 of 1")):
         labels = draw.permutation(np.arange(count) % 100).tolist()
@@ -65,7 +65,7 @@ def coloured_rows(draw: np.random.Generator, colours: NDArray[np.int64], labels:
 
 def _write(path: Path, title: str, labels: Mapping[str, list[int]], rows: Pixels) -> None:
     files = [f"fake_{number:06d}.png" for number in range(len(rows))]
-    path.write_bytes(old_pickle({"batch_label": title, **labels, "data": rows, "filenames": files}))
+    new_file(path, old_pickle({"batch_label": title, **labels, "data": rows, "filenames": files}))
 
 
 def old_pickle(content: Mapping[str, Value]) -> bytes:

@@ -11,6 +11,7 @@ import numpy as np
 
 from wellcond.lab.tasks.checks import library
 from wellcond.lab.tasks.text.documents import DOCUMENT_END
+from wellcond.reproduce.fake_data import new_file
 from wellcond.reproduce.fake_data.tokenizer import sentence_of, words_of
 
 BLOCK_COUNTS = {"train": 32, "validation": 8, "test": 8}  # of `length` words; with bytes for tokens there are more
@@ -23,7 +24,7 @@ def write_tinystories(folder: Path, options: Mapping[str, Any], draw: np.random.
     for name, part in (("train", "train"), ("valid", "validation")):
         stories = _documents(draw, BLOCK_COUNTS[part] * options.get("length", 512))
         text = "".join(f"{' '.join(story)}\n{DOCUMENT_END}\n" for story in stories)
-        (folder / f"TinyStories-{name}.txt").write_text(text, encoding="utf-8", newline="\n")
+        new_file(folder / f"TinyStories-{name}.txt", text)
 
 
 def write_wikitext103(folder: Path, options: Mapping[str, Any], draw: np.random.Generator) -> None:
@@ -31,15 +32,13 @@ def write_wikitext103(folder: Path, options: Mapping[str, Any], draw: np.random.
 
     Words and signs are parted by spaces, and each line begins and ends with one.
     """
-    inside = folder / "wikitext-103-raw"
-    inside.mkdir()
     for name, part in (("train", "train"), ("valid", "validation"), ("test", "test")):
         lines: list[str] = []
         for article in _documents(draw, BLOCK_COUNTS[part] * options.get("length", 1024)):
             title = " ".join(words_of(draw, 3))
             lines += ["", f"= {title} =", "", " ".join(article).replace(".", " ."), ""]
         text = "".join(f" {line} \n" if line else " \n" for line in lines)
-        (inside / f"wiki.{name}.raw").write_text(text, encoding="utf-8", newline="\n")
+        new_file(folder / "wikitext-103-raw" / f"wiki.{name}.raw", text)
 
 
 def write_pile(folder: Path, options: Mapping[str, Any], draw: np.random.Generator) -> None:
@@ -64,12 +63,10 @@ def write_lra_text(folder: Path, options: Mapping[str, Any], draw: np.random.Gen
     """
     for part, count in REVIEW_COUNTS.items():
         for topic, (name, lowest) in enumerate((("neg", 1), ("pos", 7))):
-            inside = folder / "aclImdb" / part / name
-            inside.mkdir(parents=True)
             for number in range(count):
                 text = _long(draw, options.get("tokens", 4000), topic)
-                path = inside / f"{number}_{lowest + int(draw.integers(4))}.txt"
-                path.write_text(text, encoding="utf-8", newline="\n")
+                file = f"{number}_{lowest + int(draw.integers(4))}.txt"
+                new_file(folder / "aclImdb" / part / name / file, text)
 
 
 def write_lra_retrieval(folder: Path, options: Mapping[str, Any], draw: np.random.Generator) -> None:
@@ -77,8 +74,6 @@ def write_lra_retrieval(folder: Path, options: Mapping[str, Any], draw: np.rando
 
     Two papers of which one cites the other are of the same topic.
     """
-    inside = folder / "tsv_data"
-    inside.mkdir()
     for name, count in PAIR_COUNTS.items():
         lines = []
         for number in range(count):
@@ -88,7 +83,7 @@ def write_lra_retrieval(folder: Path, options: Mapping[str, Any], draw: np.rando
             )
             ids = (f"P{number:02d}-{paper:04d}" for paper in draw.integers(1000, 9999, size=2))
             lines.append("\t".join([f"{cited}.0", *ids, first, second]) + "\n")
-        (inside / f"new_aan_pairs.{name}.tsv").write_text("".join(lines), encoding="utf-8", newline="\n")
+        new_file(folder / "tsv_data" / f"new_aan_pairs.{name}.tsv", "".join(lines))
 
 
 def _documents(draw: np.random.Generator, words: int) -> Iterator[list[str]]:

@@ -51,11 +51,7 @@ def write_tokenizer(folder: Path, vocabulary: int = USUAL_VOCABULARY) -> None:
     """Write `tokenizer.json` and its configuration, as transformers loads them from a folder.
 
     Every word and sign of the fake texts is a token, with BERT's five special ones and GPT-2's end of a text. What
-    is left of the vocabulary is `[unused…]`, as in BERT's own.
-
-    Args:
-        folder: made if it is not there.
-        vocabulary: number of tokens.
+    is left of the vocabulary, a number of tokens, is `[unused…]`, as in BERT's own.
 
     >>> import tempfile
     >>> from wellcond.lab.tasks.text.tokens import tokens_of

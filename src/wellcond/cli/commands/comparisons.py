@@ -1,0 +1,114 @@
+"""`wellcond recipes`, `compare`, `tune`, `report` and `figures`: comparisons of arms, from recipe to pictures."""
+
+from __future__ import annotations
+
+import shlex
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from wellcond._core.json_safe import to_json
+from wellcond._core.terminal import filled
+from wellcond._core.text_tables import table
+from wellcond.cli.app import command, echo
+from wellcond.cli.arguments import nested
+from wellcond.cli.laboratory import laboratory, laboratory_module
+from wellcond.cli.options import Json, Out, RecipeName, RunOptions
+from wellcond.errors import WellcondError
+
+
+@command
+def recipes_command(json: Json = False) -> None:
+    """List the comparisons that come with the library."""
+    found = laboratory_module("wellcond.lab.recipe.recipe").shipped()
+    echo(to_json(found) if json else table(["recipe", "what it compares"], [list(row) for row in found.items()]))
+
+
+@command
+def compare_command(
+    recipe: RecipeName = "digits",
+    out: Out = None,
+    seeds: Annotated[
+        int | None, typer.Option(help="So many seeds, from 0.", min=1, show_default="those of the recipe")
+    ] = None,
+    runs: RunOptions = RunOptions(),
+    json: Json = False,
+) -> None:
+    """Train every arm of a recipe, on the same data in the same order, and say what differs."""
+    lab = laboratory()
+    where = runs.engine_of(lab)
+    changes = nested(runs.settings) | ({} if seeds is None else {"seeds": list(range(seeds))})
+    found = lab.compare_recipe(lab.load_recipe(recipe, **changes), out or _runs_folder(recipe), where)
+    if not lab.first_process():
+        return
+    if json:
+        data = {folder.name: comparison.to_dict() for folder, comparison in found.items()}
+        echo(to_json(data if len(data) > 1 else next(iter(data.values()))))
+        return
+    for folder, comparison in found.items():
+        echo(f"{f'{folder.name}{chr(10)}' if len(found) > 1 else ''}{lab.table_text(comparison)}")
+        echo(f"\nwritten to {lab.write_comparison_page(folder)}")
+
+
+@command
+def tune_command(
+    recipe: RecipeName = "digits",
+    lr: Annotated[
+        str | None, typer.Option(metavar="A,B,C", help="Learning rates.", show_default="those of the recipe")
+    ] = None,
+    out: Out = None,
+    runs: RunOptions = RunOptions(),
+) -> None:
+    """Find a learning rate for each arm, on seeds that are not reported; write the recipe that has them."""
+    lab, usual = laboratory(), _runs_folder(recipe)
+    where, folder = runs.engine_of(lab), out or usual.with_name(f"{usual.name}-tuning")
+    loaded = lab.load_recipe(recipe, **nested(runs.settings))
+    rates = lab.tune_recipe(lab.with_tuning(loaded, lr and _rates(lr)), folder, where)
+    if lab.first_process():
+        tuned = shlex.join(["wellcond", "compare", f"{folder / 'tuned.toml'}", "--out", f"{usual}-tuned"])
+        echo(f"{filled(str(rates))}\n\n{tuned}")
+
+
+@command
+def report_command(
+    runs: Annotated[Path, typer.Argument(metavar="DIR", help="The folder of a comparison.")],
+    output: Annotated[
+        Path | None, typer.Option("--output", "-o", metavar="FILE", help="The page.", show_default="DIR/report.html")
+    ] = None,
+) -> None:
+    """Write the page of a comparison, also of one that is still running."""
+    echo(f"written to {laboratory().write_comparison_page(runs, output)}")
+
+
+@command
+def figures_command(
+    runs: Annotated[list[Path], typer.Argument(metavar="RUN", help="Folders that a monitor or a comparison wrote.")],
+    output: Annotated[
+        Path, typer.Option("--output", "-o", metavar="DIR", help="Folder for the pictures and figures.json.")
+    ] = Path("figures"),
+    json: Json = False,
+) -> None:
+    """Draw the papers' figures: σ and κ of W and W + C, κ(J) and its bound, entropy, loss, epochs to the baseline."""
+    from wellcond.lab.figures.draw import draw_figures
+
+    written = draw_figures(runs, output)
+    if json:
+        echo(to_json({"runs": runs, "written": written}))
+    else:
+        echo("\n".join(f"wrote {path}" for path in written))
+
+
+def _runs_folder(recipe: str) -> Path:
+    """Return where the runs of a recipe go unless another folder is given."""
+    return Path("runs") / Path(recipe).stem
+
+
+def _rates(text: str) -> tuple[float, ...]:
+    try:
+        found = tuple(float(part) for part in text.split(","))
+    except ValueError:
+        found = ()
+    if len(found) < 2 or min(found) <= 0:
+        raise WellcondError(f"--lr takes two learning rates or more, as in 0.0003,0.001,0.003; got '{text}'")
+    return found
