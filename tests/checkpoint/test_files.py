@@ -83,7 +83,7 @@ def test_a_failed_write_leaves_the_old_file(file: Path, monkeypatch: pytest.Monk
         Path(path).write_bytes(b"half")
         raise OSError("No space left on device")
 
-    monkeypatch.setattr("wellcond.checkpoint.writing.save_file", half)
+    monkeypatch.setattr("wellcond.checkpoint.safetensors_files.save_file", half)
     with pytest.raises(CheckpointError, match="No space left"):
         wc.save_weights(model(1), file)
     assert file.read_bytes() == old

@@ -14,10 +14,9 @@ from torch import Tensor, nn
 
 import wellcond as wc
 import wellcond.conditioning
-from wellcond.conditioning.correction import Correction
-from wellcond.conditioning.method import METHODS, register_method
+from wellcond.conditioning.method import METHODS, Correction, register_method
+from wellcond.conditioning.storage.optimizer_hooks import unheard_steps
 from wellcond.conditioning.storage.rule import StatelessRule
-from wellcond.conditioning.storage.step_hooks import unheard_steps
 from wellcond.conditioning.target_weights import TargetHeads, TargetWeight
 
 

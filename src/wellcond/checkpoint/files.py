@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager
+from functools import partial
 from pathlib import Path
 
 import torch
@@ -12,16 +12,14 @@ from torch import Tensor, nn
 
 from wellcond._core.argument_types import File, Folder
 from wellcond._core.checked import checked
-from wellcond._core.deferred_torch import is_dtensor
 from wellcond.attention.storage import assign_, unwritable
 from wellcond.checkpoint.named_tensors import NamedTensor, named_tensors
-from wellcond.checkpoint.reading import PICKLES, Memory, Source
+from wellcond.checkpoint.safetensors_files import PICKLES, Memory, Source, file_target, write_named
 from wellcond.checkpoint.torch_files import read_pickled
-from wellcond.checkpoint.writing import file_target, write_named
-from wellcond.conditioning.correction_marks import exported, header_of, mark_, records_in
+from wellcond.conditioning.correction_marks import header_of, held, mark_, records_in
 from wellcond.conditioning.existing_handles import handles_around, handles_of
 from wellcond.conditioning.storage.loading import settle, to_hold
-from wellcond.conditioning.transaction import all_or_nothing, modules_of
+from wellcond.conditioning.transaction import all_or_nothing, modules_of, numbers_of
 from wellcond.errors import CheckpointError, WeightError
 
 MAX_NAMES_SHOWN = 3
@@ -49,7 +47,7 @@ def save_weights(model: nn.Module, path: File) -> None:
     """
     target = file_target(path)
     items = named_tensors(model)
-    known = [(item.name, exported(item.places[0].owner, item.places[0].key, item.live is not None)) for item in items]
+    known = [(item.name, held(item.places[0].owner, item.places[0].key, live=item.live is not None)) for item in items]
     header = header_of((name, record) for name, record in known if record is not None)
     write_named(target, ((item.name, item.effective) for item in items), header)
 
@@ -80,21 +78,17 @@ def load_weights_(
     wellcond.errors.CheckpointError: ... 'weight' is (2, 2) in the file and (3, 2) in the model
     """
     with ExitStack() as stack:
-        load_from_(model, _source(model, path, allow_pt, stack), as_original)
-
-
-def _source(
-    model: nn.Module, path: str | os.PathLike[str] | Mapping[str, Tensor], allow_pt: bool, stack: ExitStack
-) -> Source:
-    if isinstance(path, Mapping):
-        return Memory("the state dictionary", path)
-    if allow_pt and Path(path).suffix in PICKLES:
-        return read_pickled(Path(path), {name for item in named_tensors(model) for name in item.names})
-    return Source.open(Path(path), stack)
+        if isinstance(path, Mapping):
+            source: Source = Memory("the state dictionary", path)
+        elif allow_pt and Path(path).suffix in PICKLES:
+            source = read_pickled(Path(path), {name for item in named_tensors(model) for name in item.names})
+        else:
+            source = Source.open(Path(path), stack)
+        _load_from_(model, source, as_original)
 
 
 @torch.no_grad()
-def load_from_(model: nn.Module, source: Source, as_original: bool) -> None:
+def _load_from_(model: nn.Module, source: Source, as_original: bool) -> None:
     """Load effective weights, or W; everything that can be refused is done before the first tensor is written."""
     items = named_tensors(model)
     _check_names(source, items)
@@ -102,7 +96,7 @@ def load_from_(model: nn.Module, source: Source, as_original: bool) -> None:
         _check_tensor(source, item)
     records = {} if as_original else records_in(source.header(), source.path)
     handles = handles_of(model) if as_original else handles_around(model)
-    values = [(item, _loaded_value(item, source.read(_name_in(source, item)), as_original)) for item in items]
+    values = [(item, _loaded_value(item, source, as_original)) for item in items]
     with ExitStack() as stack:
         for handle in handles:
             stack.enter_context(all_or_nothing(handle, "none"))
@@ -131,36 +125,23 @@ def load_from_(model: nn.Module, source: Source, as_original: bool) -> None:
 @contextmanager
 def _numbers_back(items: list[NamedTensor]) -> Iterator[None]:
     """Write a model's numbers back if the block fails: rules may refuse, or run out of memory, when all is loaded."""
-    before = [(item, item.tensor if item.tensor.is_meta else _copy(item.tensor)) for item in items]
+    before = [
+        partial(item.put, item.tensor) if item.tensor.is_meta else numbers_of(item.tensor, None) for item in items
+    ]
     live = {id(place.owner): place.owner for item in items for place in item.places if place.live is not None}
     rules_back = modules_of(list(live.values()))
     try:
         yield
     except BaseException:
-        for item, kept in before:
-            if kept.is_meta:
-                item.put(kept)
-            else:
-                local = item.tensor.detach()
-                (local.to_local() if is_dtensor(local) else local).copy_(kept)
-        rules_back()
+        for put_back in (*before, rules_back):
+            put_back()
         raise
 
 
-def _copy(tensor: Tensor) -> Tensor:
-    """Copy this rank's numbers, outside the device's memory, which a second copy may not fit into."""
-    local = tensor.detach()
-    return (local.to_local() if is_dtensor(local) else local).to("cpu", copy=True)
-
-
-def _loaded_value(item: NamedTensor, value: Tensor, as_original: bool) -> Tensor:
-    tensor = item.tensor
+def _loaded_value(item: NamedTensor, source: Source, as_original: bool) -> Tensor:
+    tensor, value = item.tensor, source.read(next(name for name in item.names if name in source.handles))
     value = value.to(dtype=tensor.dtype, device=value.device if tensor.is_meta else tensor.device)
     return value if item.live is None or as_original else to_hold(item.live, tensor, value)
-
-
-def _name_in(source: Source, item: NamedTensor) -> str:
-    return next(name for name in item.names if name in source.handles)
 
 
 def _check_names(source: Source, items: list[NamedTensor]) -> None:
@@ -183,12 +164,12 @@ def _check_tensor(source: Source, item: NamedTensor) -> None:
     if reason:
         raise WeightError(reason)
     for name in names:
-        found, wanted = source.shape(name), tuple(item.tensor.shape)
+        (found, is_float), wanted = source.shape_and_kind(name), tuple(item.tensor.shape)
         if found != wanted:
             raise CheckpointError(f"'{source.path}': '{name}' is {found} in the file and {wanted} in the model")
-        if source.is_float(name) != item.tensor.is_floating_point():
-            kinds = ("floating-point" if source.is_float(name) else "whole numbers or codes", item.tensor.dtype)
-            raise CheckpointError(f"'{source.path}': '{name}' is {kinds[0]} in the file and {kinds[1]} in the model")
+        if is_float != item.tensor.is_floating_point():
+            kind, dtype = "floating-point" if is_float else "whole numbers or codes", item.tensor.dtype
+            raise CheckpointError(f"'{source.path}': '{name}' is {kind} in the file and {dtype} in the model")
     for name in names[1:]:
         if not torch.equal(source.read(names[0]), source.read(name)):
             raise CheckpointError(

@@ -14,8 +14,7 @@ from torch import Tensor
 from wellcond._core.argument_types import File
 from wellcond._core.checked import checked
 from wellcond._core.json_files import parse_json
-from wellcond.checkpoint.reading import open_file, refuse_pickle
-from wellcond.checkpoint.writing import file_target, write_named
+from wellcond.checkpoint.safetensors_files import file_target, open_file, refuse_pickle, write_named
 from wellcond.conditioning.handle import Conditioning
 from wellcond.errors import CheckpointError
 

@@ -11,7 +11,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from wellcond.checkpoint.reading import Memory
+from wellcond.checkpoint.safetensors_files import Memory
 from wellcond.errors import CheckpointError
 
 # Levels that torch.compile, FSDP, activation checkpointing and Fabric put into names: nobody's own are called so.

@@ -23,7 +23,7 @@ def load_weights_given(model: Any, weights: Path | None, allow_pt: bool) -> None
     """Load weights, if there are any; the refusal of a pickle names the command that reads it."""
     if weights is None:
         return
-    from wellcond.checkpoint.reading import PICKLES
+    from wellcond.checkpoint.safetensors_files import PICKLES
 
     if weights.suffix in PICKLES and not allow_pt:
         again = shlex.join(["wellcond", *GIVEN.get(), "--allow-pt"])

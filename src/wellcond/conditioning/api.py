@@ -12,14 +12,13 @@ from wellcond._core.user_warnings import warn_user
 from wellcond.attention.find import attention_layers
 from wellcond.attention.layers import LayerFilter
 from wellcond.attention.roles import QKV
-from wellcond.conditioning.correction import Correction, FixedCorrection
 from wellcond.conditioning.detect_corrections import settled
 from wellcond.conditioning.existing_handles import does_the_same, handles_with_claims_of, refuse_second
 from wellcond.conditioning.handle import Conditioning, ConditioningMode
-from wellcond.conditioning.method import Method
+from wellcond.conditioning.method import Correction, FixedCorrection, Method
 from wellcond.conditioning.methods import METHODS
 from wellcond.conditioning.safe_strength import SAFE
-from wellcond.conditioning.storage.folded_storage import foldable
+from wellcond.conditioning.storage.folded_storage import fold_refusal
 from wellcond.conditioning.target_weights import Strength, strengths
 from wellcond.conditioning.transaction import all_or_nothing
 from wellcond.errors import SchemeError
@@ -68,7 +67,7 @@ def condition_(
     True
     """
     cls = _checked_method(method, mode, strength, options)
-    safe = cls.chooses_strength and (strength is None or strength == SAFE)
+    safe = issubclass(cls, FixedCorrection) and (strength is None or strength == SAFE)
     found = attention_layers(model).select(layers)
     by_role = strengths(1.0 if safe else strength, roles, cls.strength_default or 1.0)  # type: ignore[arg-type]
     wanted, chosen, original = cls(model, found, by_role, dict(cls.defaults) | options), "", as_original is not False
@@ -81,8 +80,8 @@ def condition_(
     if isinstance(wanted, Correction):
         wanted, chosen, original = settled(wanted, safe, as_original)
         wanted.check_strength()
-    can_fold = not isinstance(wanted, Correction) or foldable(wanted)
-    handle = Conditioning(wanted, mode or (wanted.modes[0] if can_fold else "live"), chosen)
+    live = isinstance(wanted, Correction) and fold_refusal(wanted)
+    handle = Conditioning(wanted, mode or ("live" if live else wanted.modes[0]), chosen)
     with all_or_nothing(handle):
         handle.start_(original)
         if isinstance(wanted, FixedCorrection) and wanted.weights:
@@ -95,7 +94,9 @@ def _checked_method(method: str, mode: str | None, strength: object, options: di
     """Find a method by name; raise for what it does not take."""
     cls = METHODS.get(method)
     if cls is None:
-        there = sorted(METHODS.values(), key=lambda each: (not each.chooses_strength, each.strength_default is None))
+        there = sorted(
+            METHODS.values(), key=lambda each: (not issubclass(each, FixedCorrection), each.strength_default is None)
+        )
         raise SchemeError(f"no conditioning {method!r}; there are {', '.join(each.name for each in there)}")
     unknown = set(options) - set(cls.defaults)
     if unknown:
@@ -103,8 +104,8 @@ def _checked_method(method: str, mode: str | None, strength: object, options: di
         raise SchemeError(f"'{method}' has no option {', '.join(sorted(unknown))}; it has {has}")
     if cls.strength_default is None and strength is not None:
         raise SchemeError(f"'{method}' has no strength")
-    if strength == SAFE and not cls.chooses_strength:
-        safe = " and ".join(f"'{name}'" for name, each in METHODS.items() if each.chooses_strength)
+    if strength == SAFE and not issubclass(cls, FixedCorrection):
+        safe = " and ".join(f"'{name}'" for name, each in METHODS.items() if issubclass(each, FixedCorrection))
         raise SchemeError(f"only {safe} has a strength called '{SAFE}'; '{method}' takes a number")
     if mode is not None and mode not in cls.modes:
         only = " or ".join(f"'{mode}'" for mode in cls.modes)

@@ -5,18 +5,16 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, final
 
-from wellcond.conditioning.added_parameters import check_trained, holds_any
-from wellcond.conditioning.correction import Correction, FixedCorrection
 from wellcond.conditioning.correction_marks import mark_, unmark_
-from wellcond.conditioning.method import Method
+from wellcond.conditioning.method import Correction, FixedCorrection, Method
 from wellcond.conditioning.storage.anchored_decay import AnchoredDecay
 from wellcond.conditioning.storage.base import ModuleChange, Storage, WeightStorage
 from wellcond.conditioning.storage.folded_storage import Folded, check_folded
 from wellcond.conditioning.storage.live_storage import Live
 from wellcond.conditioning.storage.loading import guard_
-from wellcond.conditioning.storage.optimizer_hooks import inner
+from wellcond.conditioning.storage.optimizer_hooks import check_trained, inner, parameter_ids
 from wellcond.conditioning.target_weights import TargetWeight, untied
-from wellcond.conditioning.transaction import Written, modules_of, numbers_of
+from wellcond.conditioning.transaction import Written, attributes_of, modules_of, numbers_of
 
 
 @final
@@ -108,8 +106,8 @@ class AppliedMethod:
 
     def concerns(self, optimizer: Any) -> bool:
         """Return whether `attach` has anything to do."""
-        added = [weight for _, _, weight in self.storage.added()]
-        return self.decay.concerns(optimizer) if self.decay.folded else bool(added) and holds_any(optimizer, added)
+        ours = [folded.weight.parameter for folded in self.decay.folded] or [w for _, _, w in self.storage.added()]
+        return bool(ours) and not parameter_ids(inner(optimizer)).isdisjoint(map(id, ours))
 
     def after_step(self, optimizer: Any) -> None:
         """Follow a step of a loop that says so itself."""
@@ -120,13 +118,12 @@ class AppliedMethod:
 
     def snapshot(self, written: Written) -> list[Callable[[], None]]:
         """Return what puts the model back as it is now: numbers first, since rules follow from them."""
-        mine, method = dict(self.__dict__), self.method
-        undo: list[Callable[[], None]] = [lambda: self.__dict__.update(mine), self.decay.snapshot()]
+        method, attributes = self.method, attributes_of(self, self.decay, *self.decay.folded)
         if not isinstance(method, Correction):
-            return undo
+            return [attributes]
         reachable = method.reachable
         fixed = method if written == "corrected" and isinstance(method, FixedCorrection) else None
         changed = untied(reachable) if written != "none" else []
         numbers = [numbers_of(weight.parameter, fixed.entries(weight) if fixed else None) for weight in changed]
         owners = list({id(weight.owner): weight.owner for weight in reachable}.values())
-        return [*numbers, modules_of(owners), lambda: guard_(method.model), *undo]
+        return [*numbers, modules_of(owners), lambda: guard_(method.model), attributes]

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import Any
 
 import torch
@@ -27,8 +27,8 @@ _BITS = {1: torch.int8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
 class CorrectionRecord:
     """The arguments of `wc.condition_` that made W + C, and make it again.
 
-    >>> CorrectionRecord("shift", {"query": 1.0, "key": 1.0}, {"placement": "head"})
-    CorrectionRecord(shift (query 1, key 1))
+    >>> print(CorrectionRecord("shift", {"query": 1.0, "key": 1.0}, {"placement": "head"}))
+    shift (query 1, key 1)
     """
 
     method: str
@@ -39,13 +39,6 @@ class CorrectionRecord:
         roles = ", ".join(f"{role} {value:g}" for role, value in self.strength.items())
         return f"{self.method} ({roles})"
 
-    def __repr__(self) -> str:
-        return f"CorrectionRecord({self})"
-
-    def to_json(self) -> dict[str, Any]:
-        """Return plain values."""
-        return {"method": self.method, "strength": dict(self.strength), "options": dict(self.options)}
-
     @staticmethod
     def from_json(found: Mapping[str, Any]) -> CorrectionRecord:
         """Read plain values, which may come from anywhere."""
@@ -54,23 +47,19 @@ class CorrectionRecord:
 
 
 class Mark:
-    """A record and the bits it belongs to; a handle's follows its weight, and a copy of that has the bits of then."""
+    """A record and the bits it belongs to; a handle's follows its weight, and a copy of that has the bits of then.
+
+    Attributes:
+        follows: the module and name of the weight, where the mark is a handle's.
+    """
 
     def __init__(self, record: CorrectionRecord, bits: int | None, place: tuple[nn.Module, str] | None = None) -> None:
-        self.record, self._bits, self._place = record, bits, place
-
-    @property
-    def follows(self) -> bool:
-        """Whether it is a handle's."""
-        return self._place is not None
+        self.record, self._bits, self.follows = record, bits, place
 
     @property
     def bits(self) -> int | None:
         """The sum of the bits."""
-        return self._bits if self._place is None else bits_of(self._place[0]._parameters.get(self._place[1]))
-
-    def __deepcopy__(self, memo: dict[int, Any]) -> Mark:
-        return Mark(self.record, self.bits)
+        return self._bits if self.follows is None else bits_of(self.follows[0]._parameters.get(self.follows[1]))
 
     def __reduce__(self) -> Any:
         return Mark, (self.record, self.bits)
@@ -102,25 +91,22 @@ def unmark_(owner: nn.Module, name: str) -> None:
     restore_marks_(owner, {key: mark for key, mark in marks_of(owner).items() if key != name})
 
 
-def held(owner: nn.Module, name: str) -> CorrectionRecord | None:
-    """Return the record of a parameter that is known to hold W + C, else None."""
-    mark = owner.__dict__.get(_HELD, {}).get(name)
-    if not isinstance(mark, Mark):
+def held(owner: nn.Module, name: str, *, live: bool = False) -> CorrectionRecord | None:
+    """Return the record of a parameter that is known to hold W + C, else None.
+
+    A `live` one is written to a file as W + C whatever W is by now.
+    """
+    mark = marks_of(owner).get(name)
+    if mark is None:
         return None
-    same = mark.follows or (mark.bits is not None and mark.bits == bits_of(owner._parameters.get(name)))
+    same = live or mark.follows or (mark.bits is not None and mark.bits == bits_of(owner._parameters.get(name)))
     return mark.record if same else None
 
 
 def followed(owner: nn.Module, name: str) -> bool:
     """Return whether a parameter has the mark of a handle."""
-    mark = owner.__dict__.get(_HELD, {}).get(name)
-    return isinstance(mark, Mark) and mark.follows
-
-
-def exported(owner: nn.Module, name: str, live: bool) -> CorrectionRecord | None:
-    """Return the record for a file: a live parameter is written as W + C whatever W is by now."""
-    mark = owner.__dict__.get(_HELD, {}).get(name)
-    return mark.record if live and isinstance(mark, Mark) else held(owner, name)
+    mark = marks_of(owner).get(name)
+    return mark is not None and mark.follows is not None
 
 
 def marks_of(owner: nn.Module) -> dict[str, Mark]:
@@ -144,8 +130,8 @@ def tell(owner: nn.Module, state_dict: dict[str, Any], prefix: str, local_metada
     It holds plain values, so it survives `torch.save` and `torch.load(weights_only=True)`, and adds no key.
     """
     live = owner.__dict__.get("_wellcond", {})
-    records = {name: exported(owner, name, name in live) for name in marks_of(owner)}
-    found = {name: record.to_json() for name, record in records.items() if record is not None}
+    records = {name: held(owner, name, live=name in live) for name in marks_of(owner)}
+    found = {name: asdict(record) for name, record in records.items() if record is not None}
     if found:
         local_metadata[HEADER] = found
 
@@ -166,7 +152,7 @@ def header_of(records: Iterable[tuple[str, CorrectionRecord]]) -> dict[str, str]
     """Return the header of a file from `(tensor name, record)`; empty if it holds nothing but W."""
     groups: dict[str, list[str]] = {}
     for name, record in records:
-        groups.setdefault(json.dumps(record.to_json()), []).append(name)
+        groups.setdefault(json.dumps(asdict(record)), []).append(name)
     found = [json.loads(record) | {"weights": names} for record, names in groups.items()]
     return {HEADER: json.dumps(found)} if found else {}
 

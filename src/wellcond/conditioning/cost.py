@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
 
 from wellcond._core.result_table import ResultTable, Tabular
-from wellcond.conditioning.target_weights import TargetWeight
+from wellcond.attention.projection import Projection
 
 CostRow = tuple[str, float, float, float | None]  # aspect, without, with, measured
 TABLE_9 = "the same as X W + X C (the paper's Table 9)"
@@ -45,24 +45,26 @@ class ConditioningCost(Tabular):
         return [dict(zip(("aspect", "without", "with", "measured"), row, strict=True)) for row in self.rows]
 
     def _result_table(self) -> ResultTable:
-        rows = [
-            [name, _number(without), _number(with_it), _number(measured)]
-            for name, without, with_it, measured in self.rows
-        ]
+        rows = [[name, *map(_number, numbers)] for name, *numbers in self.rows]
         return ResultTable(["", "without", "with", "measured"], rows, self.title)
 
 
-def weight_costs(weights: Sequence[TargetWeight], tokens: int, added: int, table_9: bool) -> list[CostRow]:
-    """Return what the projections cost by formula, with `added` new numbers; `table_9` counts X C on its own too."""
-    shapes = [part.projection.shape for weight in weights for part in weight.parts]
+def projection_costs(
+    projections: Iterable[Projection], tokens: int, added: int, *, table_9: bool = False, flops: int = 0, kept: int = 0
+) -> list[CostRow]:
+    """Return what projections cost by formula, with `added` parameters, and `flops` and `kept` activations beside them.
+
+    `table_9` counts X C on its own too.
+    """
+    shapes = [projection.shape for projection in projections]
     entries, outputs = sum(h * w * d for h, w, d in shapes), tokens * sum(h * d for h, _, d in shapes)
     plain = 2 * tokens * entries
     return [
-        ("FLOPs of the projections, forward", plain, plain, None),
+        ("FLOPs of the projections, forward", plain, plain + flops, None),
         *([(TABLE_9, plain, plain + outputs, None)] if table_9 else []),
         ("parameters", entries, entries + added, entries + added),
         ("gradient, entries", entries, entries + added, None),
-        ("activations, entries", outputs, outputs, None),
+        ("activations, entries", outputs, outputs + kept, None),
     ]
 
 

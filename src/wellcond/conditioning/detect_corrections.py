@@ -15,8 +15,8 @@ from torch import Tensor
 
 from wellcond._core.user_warnings import warn_user
 from wellcond.attention.storage import full
-from wellcond.conditioning.correction import Correction, FixedCorrection
 from wellcond.conditioning.correction_marks import CorrectionRecord, held
+from wellcond.conditioning.method import Correction, FixedCorrection
 from wellcond.conditioning.safe_strength import CHOSEN
 from wellcond.errors import SchemeError, WeightError
 

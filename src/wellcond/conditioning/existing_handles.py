@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from contextlib import suppress
+from functools import partial
 from typing import TYPE_CHECKING, Any
 from weakref import WeakSet
 
@@ -32,25 +33,27 @@ class ModelHandles(list["Conditioning"]):
         super().__init__(handles)
         self.lost = lost
 
-    def __deepcopy__(self, memo: dict[int, Any]) -> ModelHandles:
-        return ModelHandles((), self.lost or any(handle.mode == "folded" for handle in self))
-
     def __reduce_ex__(self, protocol: Any) -> Any:
-        return ModelHandles, ((), self.__deepcopy__({}).lost)
+        return ModelHandles, ((), self.lost or any(handle.mode == "folded" for handle in self))
 
 
-def keep_handle(handle: Conditioning) -> None:
-    """Have a model keep its handle; the model without wrappers, since one may be gone before the model is."""
-    ACTIVE.add(handle)
-    root = unwrap(handle.model)
-    root.__dict__[HANDLES] = ModelHandles([*root.__dict__.get(HANDLES, []), handle])
+def keep_handle(handle: Conditioning, keep: bool = True) -> None:
+    """Have a model keep or forget a handle; the model without wrappers, since one may be gone before the model is."""
+    root = unwrap(handle.model).__dict__
+    others = [each for each in root.get(HANDLES, []) if each is not handle]
+    _set_handles(handle, keep, ModelHandles([*others, handle] if keep else others))
 
 
-def drop_handle(handle: Conditioning) -> None:
-    """Have a model forget its handle."""
-    ACTIVE.discard(handle)
-    root = unwrap(handle.model)
-    root.__dict__[HANDLES] = ModelHandles(each for each in root.__dict__.get(HANDLES, []) if each is not handle)
+def snapshot_of_handles(handle: Conditioning) -> Callable[[], None]:
+    """Return what has a model keep or forget a handle as it does now."""
+    return partial(_set_handles, handle, handle in ACTIVE, unwrap(handle.model).__dict__.get(HANDLES))
+
+
+def _set_handles(handle: Conditioning, active: bool, handles: ModelHandles | None) -> None:
+    (ACTIVE.add if active else ACTIVE.discard)(handle)
+    root = unwrap(handle.model).__dict__
+    root.pop(HANDLES, None)
+    root |= {} if handles is None else {HANDLES: handles}
 
 
 @checked

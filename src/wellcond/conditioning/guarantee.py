@@ -7,6 +7,7 @@ $\lambda > \sigma_{max}(W)$, then $\kappa(W + \lambda I) \le (\lambda + \sigma_{
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any
@@ -105,7 +106,7 @@ class ConditioningSummary(Tabular):
         rows = []
         for (layer, role), heads in groups.items():
             bounds = [head.bound for head in heads if head.bound is not None]
-            words = dict.fromkeys(head.status for head in heads)
+            words = Counter(head.status for head in heads)
             rows.append(
                 [
                     layer,
@@ -114,7 +115,7 @@ class ConditioningSummary(Tabular):
                     _range([head.effective for head in heads]),
                     f"{max(bounds):.3g}" if bounds else "",
                     _range([head.sigma_max for head in heads]),
-                    ", ".join(f"{word} ({_count(heads, word)})" if len(words) > 1 else word for word in words),
+                    ", ".join(f"{word} ({count})" if len(words) > 1 else word for word, count in words.items()),
                 ]
             )
         return ResultTable(["layer", "role", "κ(W)", "κ now", "bound", "σ_max(W)", "guarantee"], rows, self.title)
@@ -125,30 +126,24 @@ def _range(values: Sequence[float]) -> str:
     return low if low == high else f"{low} … {high}"
 
 
-def _count(heads: Sequence[HeadCondition], status: str) -> int:
-    return sum(head.status == status for head in heads)
-
-
 def head_conditions(
     layer: str, role: str, sigma: Tensor, effective: Tensor, bounds: Sequence[float] | None
 ) -> list[HeadCondition]:
     """Return κ of each head of one role against its bound, from the singular values of W and W + C `(heads, D, d)`."""
-    trained, kappas, largest = conditions(sigma, max(effective.shape[1:])), condition_numbers(effective), sigma[:, 0]
+    numbers = conditions(sigma, max(effective.shape[1:])), condition_numbers(effective), sigma[:, 0]
     found = []
     # W + C is rounded to its dtype: relative eps in each entry moves κ by at most about 2 √(D d) eps κ.
     slack = 2 * math.sqrt(effective.shape[1] * effective.shape[2]) * torch.finfo(effective.dtype).eps
-    for head in range(len(sigma)):
-        bound = None if bounds is None else bounds[head]
-        status = GuaranteeStatus.OK
+    for head, (trained, kappa, largest) in enumerate(zip(*(each.tolist() for each in numbers), strict=True)):
+        bound, status = None if bounds is None else bounds[head], GuaranteeStatus.OK
         if bound is not None:
-            if not largest[head] > 0:
+            if not largest > 0:
                 status = GuaranteeStatus.ZERO
             elif math.isinf(bound):
                 status = GuaranteeStatus.NO_GUARANTEE
-            elif float(kappas[head]) > bound * (1 + slack * bound):
+            elif kappa > bound * (1 + slack * bound):
                 status = GuaranteeStatus.VIOLATED
-        numbers = float(trained[head]), float(kappas[head]), float(largest[head])
-        found.append(HeadCondition(layer, role, head, *numbers, bound, status))
+        found.append(HeadCondition(layer, role, head, trained, kappa, largest, bound, status))
     return found
 
 

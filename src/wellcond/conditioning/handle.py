@@ -10,19 +10,17 @@ from torch import Tensor
 
 from wellcond._core.argument_types import Count, Folder
 from wellcond._core.checked import checked
-from wellcond.attention.paths import unwrap
 from wellcond.attention.roles import QKV
 from wellcond.conditioning.applied_method import AppliedMethod
-from wellcond.conditioning.correction import Correction, FixedCorrection
 from wellcond.conditioning.cost import ConditioningCost
-from wellcond.conditioning.existing_handles import ACTIVE, HANDLES, drop_handle, keep_handle
+from wellcond.conditioning.existing_handles import keep_handle, snapshot_of_handles
 from wellcond.conditioning.guarantee import ConditioningSummary
-from wellcond.conditioning.method import Method
+from wellcond.conditioning.method import Correction, FixedCorrection, Method
 from wellcond.conditioning.safe_strength import CHOSEN, SAFE
 from wellcond.conditioning.storage.base import WeightStorage
-from wellcond.conditioning.storage.folded_storage import check_folded
+from wellcond.conditioning.storage.folded_storage import Folded, check_folded
 from wellcond.conditioning.target_weights import Strength, TargetHeads, TargetWeight, strengths
-from wellcond.conditioning.transaction import Written, all_or_nothing
+from wellcond.conditioning.transaction import Written, all_or_nothing, attributes_of
 from wellcond.errors import CheckpointError, InapplicableError, SchemeError
 
 ConditioningMode = Literal["folded", "live"]
@@ -119,7 +117,7 @@ class Conditioning:
         with all_or_nothing(self, "corrected" if self.mode == "folded" else "none"):
             self._applied.leave_()
             self.active = False
-            drop_handle(self)
+            keep_handle(self, False)
 
     @checked
     @torch.no_grad()
@@ -197,7 +195,8 @@ class Conditioning:
 
     def trained_loaded_(self, loaded: Collection[int]) -> None:
         """Follow parameters (by `id`) that have just become W."""
-        self._applied.storage.trained_loaded_(loaded)
+        if isinstance(self._applied.storage, Folded):
+            self._applied.storage.trained_loaded_(loaded)
 
     def _description(self) -> dict[str, Any]:
         named = {"method": self.method, "mode": self.mode}
@@ -205,7 +204,8 @@ class Conditioning:
 
     def state_dict(self) -> dict[str, Any]:
         """Return what a bit-exact continuation needs beside the model's and the optimizer's state."""
-        return self._description() | self._applied.storage.state()
+        storage = self._applied.storage
+        return self._description() | (storage.state() if isinstance(storage, WeightStorage) else {})
 
     @checked
     @torch.no_grad()
@@ -225,21 +225,12 @@ class Conditioning:
             for key, mine in self._description().items():
                 if state.get(key) != mine:
                     raise CheckpointError(f"the state has {key} {state.get(key)!r}, this conditioning {mine!r}")
-            self._applied.storage.load_state(state)
+            if isinstance(self._applied.storage, WeightStorage):
+                self._applied.storage.load_state(state)
 
     def snapshot(self, written: Written) -> list[Callable[[], None]]:
         """Return what puts the model and the handle back as they are now, see `all_or_nothing`."""
-        mine, active, root = dict(self.__dict__), self in ACTIVE, unwrap(self.model)
-        handles = root.__dict__.get(HANDLES)
-
-        def restore() -> None:
-            self.__dict__.update(mine)
-            (ACTIVE.add if active else ACTIVE.discard)(self)
-            root.__dict__.pop(HANDLES, None)
-            if handles is not None:
-                root.__dict__[HANDLES] = handles
-
-        return [*self._applied.snapshot(written), restore]
+        return [*self._applied.snapshot(written), attributes_of(self), snapshot_of_handles(self)]
 
     def _correction(self, what: str) -> Correction:
         if not isinstance(self._applied.method, Correction):

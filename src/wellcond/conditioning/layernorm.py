@@ -17,7 +17,7 @@ from wellcond.attention.layers import AttentionLayers, LayerFilter
 from wellcond.attention.paths import join, resolve, unwrap, walk
 from wellcond.attention.storage import split_path
 from wellcond.attention.view import AttentionLayer
-from wellcond.conditioning.added_parameters import check_unwrapped
+from wellcond.conditioning.model_checks import check_unwrapped
 from wellcond.errors import InapplicableError
 
 _NORM = re.compile(r"(Layer|R[Mm][Ss])_?Norm(2d)?$")

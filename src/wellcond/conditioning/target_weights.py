@@ -1,23 +1,24 @@
-"""The parameters that a conditioning touches, and which heads of which role lie where in them."""
+"""The parameters that a conditioning touches: which heads lie where in them, and which numbers a fixed C changes."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Annotated
 
 import torch
 from torch import Tensor, nn
 
+from wellcond._core.deferred_torch import is_dtensor
 from wellcond.attention.layers import AttentionLayers
 from wellcond.attention.layouts import Layout
 from wellcond.attention.paths import resolve
 from wellcond.attention.projection import Projection
 from wellcond.attention.roles import QKV
-from wellcond.attention.storage import fetch, full, split_path, write_refusal
+from wellcond.attention.storage import like, split_path, write_refusal
 from wellcond.attention.view import AttentionLayer
-from wellcond.conditioning.storage.live_parameter import live_weights, parameter_of
+from wellcond.conditioning.storage.live_parameter import parameter_of
 from wellcond.errors import SchemeError, WeightError
 
 Strength = Annotated[float | Mapping[str, float], "a finite number, or a dict of them by role"]
@@ -66,12 +67,51 @@ class TargetWeight:
         """The parameter, looked up now: it holds W if it is live, W + C if it is folded."""
         return parameter_of(self.owner, self.name)
 
-    def dense(self, heads: Callable[[TargetHeads], Tensor]) -> Tensor:
-        """Return a float64 tensor of the parameter's shape with `heads(part)` in its parts, zero elsewhere."""
-        dense = torch.zeros(tuple(self.parameter.shape), dtype=torch.float64)
-        for part in self.parts:
-            part.layout.write_(dense, heads(part))
-        return dense
+
+@dataclass(frozen=True)
+class Entries:
+    r"""Flat indices into a parameter, and what is added there.
+
+    A D × d identity has min(D, d) non-zero entries, so the correction costs a thousandth of its matrix.
+    """
+
+    index: Tensor
+    value: Tensor
+
+    @staticmethod
+    def of(dense: Tensor) -> Entries:
+        """Find the entries of a correction written out in full."""
+        flat = dense.reshape(-1)
+        index = flat.nonzero()[:, 0]
+        return Entries(index, flat[index])
+
+    def on(self, target: Tensor) -> Entries:
+        """Bring the entries to a tensor's device and dtype."""
+        return Entries(self.index.to(target.device), self.value.to(device=target.device, dtype=target.dtype))
+
+    def add_(self, target: Tensor, factor: float = 1.0) -> None:
+        """Add `factor · C` to a plain tensor of the parameter's shape."""
+        mine = self.on(target)
+        flat = target.view(-1) if target.is_contiguous() else target.flatten()
+        flat.index_add_(0, mine.index, mine.value * factor)
+        if flat.untyped_storage().data_ptr() != target.untyped_storage().data_ptr():
+            target.copy_(flat.view(target.shape))
+
+    def take(self, target: Tensor) -> Tensor:
+        """Copy a plain tensor's numbers at these entries."""
+        return target.reshape(-1)[self.index.to(target.device)]
+
+    def put_(self, target: Tensor, numbers: Tensor) -> None:
+        """Write numbers at these entries of a plain tensor."""
+        target[torch.unravel_index(self.index.to(target.device), target.shape)] = numbers
+
+    def local(self, target: Tensor) -> Entries:
+        """Return the entries that lie in this rank's shard, in the shard's own indices."""
+        if not is_dtensor(target):
+            return self
+        dense = torch.zeros(target.shape, dtype=torch.float64, device=target.device)
+        self.add_(dense)
+        return Entries.of(like(target, dense).to_local())
 
 
 def weights_of(layers: AttentionLayers, strength: Mapping[str, float]) -> list[TargetWeight]:
@@ -102,26 +142,6 @@ def weights_of(layers: AttentionLayers, strength: Mapping[str, float]) -> list[T
 def untied(weights: Sequence[TargetWeight]) -> list[TargetWeight]:
     """Return each parameter once, for what is done to the parameter itself."""
     return list({id(weight.parameter): weight for weight in reversed(weights)}.values())[::-1]
-
-
-def check_weights(weights: Sequence[TargetWeight]) -> None:
-    """Raise unless every parameter may be conditioned; nothing has been changed yet."""
-    for weight in weights:
-        if weight.name in live_weights(weight.owner):
-            raise WeightError(
-                f"'{weight.path}' is conditioned already (live, in a copy of a conditioned model): copy the model "
-                "before wc.condition_, or call remove_() on the original's handle and copy it then"
-            )
-        reason = write_refusal(weight.root, weight.path)
-        if reason:
-            raise WeightError(reason)
-        tensor = fetch(weight.root, weight.path)
-        if tensor.is_meta:
-            raise WeightError(
-                f"'{weight.path}' is on the meta device: materialise the model (to_empty) and initialise it"
-            )
-        if not torch.isfinite(full(tensor)).all():
-            raise WeightError(f"'{weight.path}' of shape {tuple(tensor.shape)} has numbers that are not finite")
 
 
 def strengths(strength: Strength | None, roles: str | Sequence[str], default: float) -> dict[str, float]:

@@ -11,10 +11,10 @@ from torch import Tensor, nn
 
 from wellcond._core.deferred_torch import is_dtensor
 from wellcond.conditioning.correction_marks import marks_of, restore_marks_
-from wellcond.conditioning.storage.entries import Entries
 from wellcond.conditioning.storage.live_parameter import live_weights
 from wellcond.conditioning.storage.live_weight import LiveWeight
 from wellcond.conditioning.storage.rule import computing
+from wellcond.conditioning.target_weights import Entries
 
 if TYPE_CHECKING:
     from wellcond.conditioning.handle import Conditioning
@@ -37,12 +37,25 @@ def all_or_nothing(handle: Conditioning, written: Written = "corrected") -> Iter
         raise
 
 
+def attributes_of(*objects: object) -> Callable[[], None]:
+    """Return what puts the attributes of some objects back."""
+    found = [(each, dict(each.__dict__)) for each in objects]
+
+    def restore() -> None:
+        for each, before in found:
+            each.__dict__.clear()
+            each.__dict__.update(before)
+
+    return restore
+
+
 def numbers_of(parameter: Tensor, change: Entries | None) -> Callable[[], None]:
     """Return what puts the numbers of a parameter back: those at a correction's entries, or all of them."""
     local = parameter.detach()
     local = local.to_local() if is_dtensor(local) else local
     mine = None if change is None else change.local(parameter.detach())
-    before = local.clone() if mine is None else mine.take(local)
+    # Whole weights are kept outside the device's memory, which a second copy may not fit into.
+    before = local.to("cpu", copy=True) if mine is None else mine.take(local)
 
     @torch.no_grad()
     def restore() -> None:
@@ -81,17 +94,15 @@ def modules_of(owners: Sequence[nn.Module]) -> Callable[[], None]:
 
 def _live(live: LiveWeight) -> Callable[[Tensor], None]:
     """Return what puts a live weight and its rule back, for the parameter as it is then."""
-    mine, of_rule = dict(live.__dict__), dict(live.rule.__dict__)
+    attributes_back, revision = attributes_of(live, live.rule), live.rule.revision
     tensors = {name: tensor.clone() for name, tensor in live.rule.state().items()}
     written = live.kept.clone() if live.written and live.kept is not None else None
 
     @computing()
     def restore(parameter: Tensor) -> None:
-        for each, before in ((live, mine), (live.rule, of_rule)):
-            each.__dict__.clear()
-            each.__dict__.update(before)
+        attributes_back()
         live.rule.load(tensors, parameter)
-        live.rule.revision = of_rule["revision"]
+        live.rule.revision = revision
         if written is not None and live.kept is not None:
             live.kept.copy_(written)  # an average of models, written there by somebody else
             live._written = -1

@@ -22,8 +22,7 @@ from wellcond._core.progress import bar
 from wellcond.attention.layers import LayerFilter
 from wellcond.attention.paths import unwrap
 from wellcond.attention.storage import assign_, fetch, split_path
-from wellcond.checkpoint.reading import INDEX, refuse_pickle
-from wellcond.checkpoint.writing import write_tensors
+from wellcond.checkpoint.safetensors_files import INDEX, refuse_pickle, write_named
 from wellcond.errors import CheckpointError, WellcondError
 from wellcond.init.api import plan
 from wellcond.init.compose import SchemeLike
@@ -82,7 +81,7 @@ def init_to_files(
                 initialise_part(model, {split_path(name)[0] for name in versions}, made.seed, shard.name)
                 _write_scheme(made, shard, model)
                 check_set(shard, versions)
-                total += write_tensors(folder / file, shard.items)
+                total += write_named(folder / file, ((item.name, item.effective) for item in shard.items))
             weight_map.update({item.name: file for item in shard.items})
         index = {"metadata": {"total_size": total}, "weight_map": dict(sorted(weight_map.items()))}
         (folder / INDEX).write_text(json.dumps(index, indent=2) + "\n")

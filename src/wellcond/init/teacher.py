@@ -14,7 +14,7 @@ from torch import Tensor, nn
 
 from wellcond.attention.paths import join, walk
 from wellcond.attention.storage import FLOAT_DTYPES, full
-from wellcond.checkpoint.reading import Source
+from wellcond.checkpoint.safetensors_files import Source
 from wellcond.errors import CheckpointError, SchemeError
 
 

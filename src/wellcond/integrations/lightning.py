@@ -8,8 +8,7 @@ from wellcond._core.checked import checked
 from wellcond.conditioning.handle import Conditioning
 from wellcond.diagnosis.monitor import Monitor
 from wellcond.errors import WellcondError
-from wellcond.integrations.shared import NAME, attach, check_model, missing_library
-from wellcond.integrations.watching import Watching
+from wellcond.integrations.shared import NAME, Watching, attach, check_model, missing_library
 
 try:
     from lightning.pytorch import Callback, LightningModule
@@ -64,9 +63,6 @@ class MonitorCallback(Callback):  # type: ignore[misc]
         given: the batch to look with, or a `wc.Monitor` of the module or of a network inside it.
         options: with a batch, the keywords of `wc.Monitor`, as in `every=100`.
 
-    Attributes:
-        monitor: the `wc.Monitor`; None before training, where a batch was given.
-
     >>> import torch
     >>> MonitorCallback(torch.randn(2, 6, 8), every=100).monitor is None
     True
@@ -78,7 +74,7 @@ class MonitorCallback(Callback):  # type: ignore[misc]
 
     @property
     def monitor(self) -> Monitor | None:
-        """The monitor; None before training, where a batch was given."""
+        """The `wc.Monitor`; None before training, where a batch was given."""
         return self._watching.monitor
 
     def on_train_start(self, trainer: Any, pl_module: Any) -> None:

@@ -1,16 +1,21 @@
-"""Checks and messages that the callbacks of all training loops share."""
+"""What the callbacks of all training loops share: checks, messages, and the monitor that they step."""
 
 from __future__ import annotations
 
+import difflib
+import inspect
 from collections.abc import Sequence
 from typing import Any
 
 from torch import nn
 
 from wellcond.conditioning.handle import Conditioning
-from wellcond.errors import WeightError
+from wellcond.diagnosis.monitor import Monitor
+from wellcond.diagnosis.summaries import scalars
+from wellcond.errors import WeightError, WellcondError
 
 NAME = "wellcond"  # under which a checkpoint has the state
+KEYWORDS = [name for name, p in inspect.signature(Monitor).parameters.items() if p.kind is p.KEYWORD_ONLY]
 
 
 def missing_library(library: str, extra: str, error: ImportError) -> ImportError:
@@ -37,3 +42,58 @@ def attach(handle: Conditioning, optimizers: Sequence[Any]) -> None:
     concerned = [optimizer for optimizer in optimizers if handle.concerns(optimizer)]
     for optimizer in concerned or optimizers[:1]:
         handle.attach(optimizer)
+
+
+class Watching:
+    """Steps a monitor, and makes it first where a callback was given a batch.
+
+    Args:
+        given: a `wc.Monitor`, or the batch of one.
+        options: keywords of `wc.Monitor`, with a batch.
+
+    >>> import torch
+    >>> watching = Watching(torch.randn(2, 6, 8), {"every": 5, "alarms": False})
+    >>> watching.begin(torch.nn.TransformerEncoderLayer(8, 2, batch_first=True))
+    >>> sorted(watching.step(5))[:2], watching.step(6)
+    (['wellcond/bound', 'wellcond/cosine'], {})
+    """
+
+    def __init__(self, given: Any, options: dict[str, Any]) -> None:
+        if given is None or isinstance(given, nn.Module):
+            got = "None" if given is None else f"the model {type(given).__name__}, which it knows from the Trainer"
+            raise WellcondError(f"a monitor's callback takes a batch (and every=…) or a wc.Monitor, got {got}")
+        unknown = [name for name in options if name not in KEYWORDS]
+        if unknown:
+            close = difflib.get_close_matches(unknown[0], KEYWORDS, n=1)
+            known = f"did you mean {close[0]}?" if close else f"there are {', '.join(KEYWORDS)}"
+            raise WellcondError(f"a monitor's callback has no keyword '{unknown[0]}'; {known}")
+        if isinstance(given, Monitor) and options:
+            raise WellcondError(
+                f"a monitor's callback was given a wc.Monitor and {', '.join(options)}: give them to the Monitor, or "
+                "give the callback its batch instead"
+            )
+        self.monitor: Monitor | None = given if isinstance(given, Monitor) else None
+        self.given, self._options, self._last = given, options, 0
+
+    def begin(self, model: nn.Module, step: int = 0) -> None:
+        """Training begins at a step: make the monitor, or see that the one given watches what is trained."""
+        self._last = step
+        if isinstance(self.given, Monitor):
+            check_model(self.given.model, model, "monitored")
+        else:
+            self.monitor = Monitor(model, self.given, **self._options)
+
+    def step(self, step: int) -> dict[str, float]:
+        """Measure what is due after a step of the optimizer; averages of all that was, by name."""
+        if self.monitor is None or step == self._last:
+            return {}  # training has not begun, or a gradient accumulates
+        self._last = step
+        found: dict[str, float] = {}
+        for record in self.monitor.step(step):
+            found |= scalars(record)
+        return found
+
+    def end(self) -> None:
+        """Close the files; training may begin again, and then goes on in them."""
+        if self.monitor is not None:
+            self.monitor.close()

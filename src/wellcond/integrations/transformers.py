@@ -19,8 +19,7 @@ from wellcond.conditioning.handle import Conditioning
 from wellcond.conditioning.storage.live_parameter import live_owners, parameter_of
 from wellcond.diagnosis.monitor import Monitor
 from wellcond.errors import CheckpointError
-from wellcond.integrations.shared import NAME, attach, check_model, missing_library
-from wellcond.integrations.watching import Watching
+from wellcond.integrations.shared import NAME, Watching, attach, check_model, missing_library
 
 try:
     from transformers import TrainerCallback
@@ -139,9 +138,6 @@ class MonitorTrainerCallback(TrainerCallback):  # type: ignore[misc]
         log_to_trainer: False to leave the Trainer's log alone.
         options: with a batch, the keywords of `wc.Monitor`, as in `every=100`.
 
-    Attributes:
-        monitor: the `wc.Monitor`; None before training, where a batch was given.
-
     >>> MonitorTrainerCallback({"input_ids": torch.arange(4)[None]}, every=100).monitor is None
     True
     """
@@ -152,7 +148,7 @@ class MonitorTrainerCallback(TrainerCallback):  # type: ignore[misc]
 
     @property
     def monitor(self) -> Monitor | None:
-        """The monitor; None before training, where a batch was given."""
+        """The `wc.Monitor`; None before training, where a batch was given."""
         return self._watching.monitor
 
     def on_train_begin(self, args: Any, state: Any, control: Any, model: nn.Module, **rest: Any) -> None:

@@ -61,7 +61,7 @@ def init_command(
     verbose: Verbose = False,
 ) -> None:
     """Build a model, initialise its attention by a scheme, and write the weights."""
-    from wellcond.checkpoint.writing import file_target
+    from wellcond.checkpoint.safetensors_files import file_target
     from wellcond.init.streaming import directory_target
 
     chosen, how = _scheme(scheme, options.settings), {"seed": seed, **options.arguments()}

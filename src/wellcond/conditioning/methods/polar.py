@@ -15,8 +15,7 @@ from wellcond._core.polar import polar_rows
 from wellcond._core.short_repr import short_repr
 from wellcond.attention.layouts import Layout, as_matrix
 from wellcond.attention.storage import WIDE_DTYPES, full, like
-from wellcond.conditioning.correction import Correction
-from wellcond.conditioning.method import register_method
+from wellcond.conditioning.method import Correction, register_method
 from wellcond.conditioning.storage.rule import Rule, computing
 from wellcond.conditioning.target_weights import TargetHeads, TargetWeight
 from wellcond.errors import CheckpointError, SchemeError
@@ -113,9 +112,7 @@ class PolarRule(Rule):
             # The usual nn.Linear: its rows are the heads' rows already, and nothing needs to be copied.
             strengths = [strength for layout, strength, _ in self.parts for _ in layout.starts]
             rows = weight.view(len(strengths), -1, weight.shape[1])
-            return _add_polar(rows, torch.tensor(strengths, dtype=weight.dtype, device=weight.device)).view(
-                weight.shape
-            )
+            return _add_polar(rows, rows.new_tensor(strengths)).view(weight.shape)
         effective = weight.clone(memory_format=torch.contiguous_format)
         shapes: dict[torch.Size, list[tuple[Layout, float, Tensor]]] = {}
         for layout, strength, _ in self.parts:

@@ -13,12 +13,13 @@ from torch import Tensor, nn
 
 from wellcond._core.linalg import svdvals
 from wellcond.attention.paths import resolve
+from wellcond.attention.roles import QKV
 from wellcond.attention.storage import split_path
 from wellcond.attention.view import AttentionLayer
-from wellcond.conditioning.added_parameters import check_unwrapped
-from wellcond.conditioning.cost import CostRow
+from wellcond.conditioning.cost import CostRow, projection_costs
 from wellcond.conditioning.guarantee import HeadCondition, head_conditions
 from wellcond.conditioning.method import register_method
+from wellcond.conditioning.model_checks import check_unwrapped
 from wellcond.conditioning.storage.base import Added, Effective, ModuleChange
 from wellcond.conditioning.storage.live_parameter import parameter_of
 from wellcond.errors import InapplicableError, SchemeError, WeightError
@@ -156,17 +157,10 @@ class QkNorm(ModuleChange):
 
     def cost(self, tokens: int) -> list[CostRow]:
         """Count `c N d` FLOPs for each head and role, with c = 8 (layer) or 4 (rms, l2) operations per number."""
-        shapes = [p.shape for layer in self.layers for _, p in layer.projections("query", "key", "value")]
-        normed = [p.shape for layer in self.layers for _, p in layer.projections(*self.strength)]
-        entries, outputs = sum(h * w * d for h, w, d in shapes), tokens * sum(h * d for h, _, d in shapes)
-        new, numbers = sum(p.numel() for _, p, _ in self.added()), tokens * sum(h * d for h, _, d in normed)
-        flops, plain = FLOPS[self.options["norm"]] * numbers, 2 * tokens * entries
-        return [
-            ("FLOPs of the projections, forward", plain, plain + flops, None),
-            ("parameters", entries, entries + new, entries + new),
-            ("gradient, entries", entries, entries + new, None),
-            ("activations, entries", outputs, outputs + numbers, None),
-        ]
+        shapes = [p.shape for layer in self.layers for _, p in layer.projections(*self.strength)]
+        new, normed = sum(p.numel() for _, p, _ in self.added()), tokens * sum(h * d for h, _, d in shapes)
+        every = [p for layer in self.layers for _, p in layer.projections(*QKV)]
+        return projection_costs(every, tokens, new, flops=FLOPS[self.options["norm"]] * normed, kept=normed)
 
 
 def _weight(layer: AttentionLayer) -> Tensor:

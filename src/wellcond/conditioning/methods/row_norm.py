@@ -7,10 +7,8 @@ from typing import final
 import torch
 from torch import Tensor
 
-from wellcond.conditioning.correction import Correction
-from wellcond.conditioning.method import register_method
-from wellcond.conditioning.storage.rule import StatelessRule
-from wellcond.conditioning.storage.scaling_rule import ScalingRule
+from wellcond.conditioning.method import Correction, register_method
+from wellcond.conditioning.storage.rule import ScalingRule, StatelessRule
 from wellcond.conditioning.target_weights import TargetHeads, TargetWeight
 from wellcond.errors import CheckpointError
 

@@ -15,13 +15,11 @@ from wellcond._core.safe_text import visible
 from wellcond._core.short_repr import short_repr
 from wellcond.attention.layouts import Layout
 from wellcond.attention.storage import full, like
-from wellcond.conditioning.correction import FixedCorrection
 from wellcond.conditioning.guarantee import COSINE, ONE_HOT, TOKENS, ConditioningSummary, shift_bounds
-from wellcond.conditioning.method import register_method
+from wellcond.conditioning.method import FixedCorrection, register_method
 from wellcond.conditioning.safe_strength import PAPER_STRENGTH, Logits, largest, moments_of, safe_strength, strongest_at
-from wellcond.conditioning.storage.entries import Entries
 from wellcond.conditioning.storage.rule import StatelessRule
-from wellcond.conditioning.target_weights import TargetHeads, TargetWeight, weights_of
+from wellcond.conditioning.target_weights import Entries, TargetHeads, TargetWeight, weights_of
 from wellcond.errors import SchemeError
 from wellcond.propagation.thresholds import Thresholds
 
@@ -70,7 +68,6 @@ class Shift(FixedCorrection):
     name = "shift"
     citation = "Spectral Conditioning of Attention, Theorem 3.8"
     strength_default = PAPER_STRENGTH
-    chooses_strength = True
     defaults = MappingProxyType({"placement": "head"})
 
     def check_options(self) -> None:

@@ -12,10 +12,8 @@ from wellcond._core.deferred_torch import is_dtensor
 from wellcond._core.linalg import leading_triples
 from wellcond._core.short_repr import short_repr
 from wellcond.attention.storage import assign_, full
-from wellcond.conditioning.correction import Correction
-from wellcond.conditioning.method import register_method
-from wellcond.conditioning.storage.rule import computing
-from wellcond.conditioning.storage.scaling_rule import ScalingRule
+from wellcond.conditioning.method import Correction, register_method
+from wellcond.conditioning.storage.rule import ScalingRule, computing
 from wellcond.conditioning.target_weights import TargetHeads, TargetWeight
 from wellcond.errors import InapplicableError, SchemeError
 

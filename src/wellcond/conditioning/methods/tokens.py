@@ -163,7 +163,7 @@ class ConditionedTokens(ModuleChange):
         """Return the first layer's block, or what calls it where that is a list (T5); without one, the layer itself."""
         layer = self.layers[0]
         path = layer.block.name if layer.block else layer.name
-        while path and "forward" not in _defined(resolve(layer.root or self.model, path)):
+        while path and type(resolve(layer.root or self.model, path)).forward is nn.Module.forward:
             path = path.rpartition(".")[0]
         return resolve(layer.root or self.model, path)
 
@@ -209,8 +209,3 @@ class ConditionedTokens(ModuleChange):
             ("parameters", 0, 0, 0),
             ("activations, entries", tokens * width, 2 * tokens * width, None),
         ]
-
-
-def _defined(module: nn.Module) -> set[str]:
-    """Return the names that a module's classes define, `nn.Module` itself left out."""
-    return {name for cls in type(module).__mro__ if cls not in (nn.Module, object) for name in vars(cls)}

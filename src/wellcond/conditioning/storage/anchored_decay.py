@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any, final
 from weakref import WeakSet
 
@@ -10,8 +10,7 @@ from torch.optim import Optimizer
 
 from wellcond._core.user_warnings import warn_user
 from wellcond.conditioning.storage.folded_weight import FoldedWeight
-from wellcond.conditioning.storage.optimizer_hooks import check_optimizer, decays, guard, inner, skipped
-from wellcond.conditioning.storage.step_hooks import hear_steps
+from wellcond.conditioning.storage.optimizer_hooks import check_optimizer, guard, hear_steps, inner, parameter_ids
 from wellcond.errors import OptimizerError
 
 
@@ -37,17 +36,6 @@ class AnchoredDecay:
         if folded:
             hear_steps(self)
 
-    def snapshot(self) -> Callable[[], None]:
-        """Return what puts the weights, and what is remembered of each, back as they are now."""
-        now, kept = self.folded, [(folded, dict(folded.__dict__)) for folded in self.folded]
-
-        def restore() -> None:
-            self.folded = now
-            for folded, before in kept:
-                folded.__dict__.update(before)
-
-        return restore
-
     def attach(self, optimizer: Any) -> None:
         """Show W to an optimizer at each step; raise where it holds none of the weights, or needs W itself."""
         found = inner(optimizer)
@@ -60,10 +48,6 @@ class AnchoredDecay:
         if found not in self.attached:
             guard(found, lambda: self.after(found))
         self.attached.add(found)
-
-    def concerns(self, optimizer: Any) -> bool:
-        """Return whether an optimizer holds one of the weights."""
-        return bool(self._ours(inner(optimizer)))
 
     def after_step(self, optimizer: Any = None) -> None:
         """Note that a loop says so after its steps, instead of `attach`."""
@@ -82,16 +66,18 @@ class AnchoredDecay:
         shown = [folded for folded in self.folded if folded.shown]
         for folded in shown:
             folded.add_()
-        if shown and optimizer not in self.attached and not skipped(optimizer):
+        # A fused step is called even if GradScaler found an inf, and then does nothing.
+        if shown and optimizer not in self.attached and not float(getattr(optimizer, "found_inf", None) or 0):
             self.expected.add(optimizer)
 
     def _ours(self, optimizer: Optimizer) -> list[FoldedWeight]:
-        held = {id(parameter) for group in optimizer.param_groups for parameter in group["params"]}
-        return [folded for folded in self.folded if id(folded.weight.parameter) in held]
+        has = parameter_ids(optimizer)
+        return [folded for folded in self.folded if id(folded.weight.parameter) in has]
 
     def _granted(self, optimizer: Optimizer, ours: list[FoldedWeight]) -> bool:
         """Allow one step without attach, since its loop may call after_step; then warn, once."""
-        if optimizer in self._forgotten or not decays(optimizer, {id(folded.weight.parameter) for folded in ours}):
+        decayed = parameter_ids(optimizer, decayed=True)
+        if optimizer in self._forgotten or decayed.isdisjoint(id(folded.weight.parameter) for folded in ours):
             return False
         reason = "nothing was attached to it" if optimizer in self.expected else ""
         try:

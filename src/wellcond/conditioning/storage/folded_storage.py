@@ -9,34 +9,34 @@ from torch import Tensor
 
 from wellcond._core.user_warnings import warn_user
 from wellcond.attention.storage import HALF_DTYPES, assign_, full
-from wellcond.conditioning.correction import Correction, FixedCorrection
-from wellcond.conditioning.shared_memory import tied_elsewhere
+from wellcond.conditioning.method import Correction, FixedCorrection
+from wellcond.conditioning.model_checks import tied_elsewhere
 from wellcond.conditioning.storage.anchored_decay import AnchoredDecay
-from wellcond.conditioning.storage.base import Added, Effective, WeightStorage
+from wellcond.conditioning.storage.base import Effective, WeightStorage
 from wellcond.conditioning.storage.folded_weight import FoldedWeight
 from wellcond.conditioning.storage.live_weight import LiveWeight
 from wellcond.conditioning.target_weights import TargetWeight, untied
 from wellcond.errors import CheckpointError, WeightError
 
 
-def check_folded(correction: Correction) -> None:
-    """Raise unless W + C can take the place of W in every parameter."""
+def fold_refusal(correction: Correction) -> str:
+    """Say why W + C cannot take the place of W in every parameter; empty if it can."""
     for weight in correction.weights if isinstance(correction, FixedCorrection) else ():
         if weight.parameter.dtype in HALF_DTYPES:
-            raise WeightError(
+            return (
                 f"'{weight.path}' is stored in {weight.parameter.dtype}, where a {correction.name} of "
                 f"{weight.parts[0].strength:g} rounds away the diagonal of W; keep the weights in float32 (use "
                 "autocast), or mode='live'"
             )
     elsewhere = tied_elsewhere(correction.weights)
-    if elsewhere:
-        raise WeightError(f"{elsewhere}, and would hold W + C too; condition that as well, or use mode='live'")
+    return elsewhere and f"{elsewhere}, and would hold W + C too; condition that as well, or use mode='live'"
 
 
-def foldable(correction: Correction) -> bool:
-    """Return whether folding changes nothing but the conditioned weights, and loses none of their digits."""
-    half = any(weight.parameter.dtype in HALF_DTYPES for weight in correction.weights)
-    return not half and not tied_elsewhere(correction.weights)
+def check_folded(correction: Correction) -> None:
+    """Raise unless W + C can take the place of W in every parameter."""
+    reason = fold_refusal(correction)
+    if reason:
+        raise WeightError(reason)
 
 
 @final
@@ -84,16 +84,12 @@ class Folded(WeightStorage):
         """Return W + C of a parameter that holds W."""
         return full(LiveWeight(self.correction.rule(weight)).export(weight.parameter))
 
-    def added(self) -> Added:
-        """Return nothing: no parameter is new."""
-        return []
-
     def measured(self) -> tuple[float, float, float, float]:
         """Return zeros: C is in the weight."""
         return 0, 0, 0, 0
 
     def trained_loaded_(self, loaded: Collection[int]) -> None:
-        """Put W + C where W was loaded."""
+        """Put W + C where W was loaded, into parameters given by `id`."""
         for folded in self.decay.folded:
             if id(folded.weight.parameter) in loaded:
                 folded.add_()

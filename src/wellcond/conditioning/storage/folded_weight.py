@@ -15,8 +15,7 @@ from torch import Tensor
 
 from wellcond._core.deferred_torch import is_dtensor
 from wellcond.attention.storage import full, like
-from wellcond.conditioning.storage.entries import Entries
-from wellcond.conditioning.target_weights import TargetWeight
+from wellcond.conditioning.target_weights import Entries, TargetWeight
 from wellcond.errors import CheckpointError, OptimizerError
 
 

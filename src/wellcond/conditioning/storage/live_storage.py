@@ -2,22 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Mapping
 from time import perf_counter
 from typing import Any, final
 
 import torch
 from torch import Tensor
 
-from wellcond._core.deferred_torch import is_dtensor
 from wellcond.attention.layouts import Layout
 from wellcond.attention.storage import assign_, full
-from wellcond.conditioning.added_parameters import check_unwrapped
-from wellcond.conditioning.storage.base import Added, Effective, WeightStorage
+from wellcond.conditioning.model_checks import check_unwrapped
+from wellcond.conditioning.storage.base import Effective, WeightStorage
 from wellcond.conditioning.storage.live_parameter import install, live_weights, uninstall
 from wellcond.conditioning.storage.live_weight import LiveWeight
 from wellcond.conditioning.storage.loading import guard_
-from wellcond.conditioning.storage.step_hooks import hear_steps
+from wellcond.conditioning.storage.optimizer_hooks import hear_steps
 from wellcond.conditioning.target_weights import TargetWeight, untied
 from wellcond.errors import CheckpointError
 
@@ -64,19 +63,10 @@ class Live(WeightStorage):
         """See `WeightStorage.pair`."""
         return full(weight.parameter), full(self.live(weight).export(weight.parameter))
 
-    def added(self) -> Added:
-        """See `Storage.added`."""
-        rules = [(weight, self.live(weight).rule) for weight in self.weights]
-        return [(f"{w.path}_{key}", rule.extra(key), w.parameter) for w, rule in rules for key in rule.parameters]
-
     def stepped(self) -> None:
         """Tell the rules of a step, in a loop that changes the weights without a torch optimizer."""
         for weight in self.weights:
-            live, parameter = self.live(weight), weight.parameter
-            live.rule.stepped(parameter, told=False, sharded=live.sharded or is_dtensor(parameter))
-
-    def trained_loaded_(self, loaded: Collection[int]) -> None:
-        """Do nothing: the parameters hold W."""
+            self.live(weight).stepped(weight.parameter)
 
     def state(self) -> dict[str, Any]:
         """Return W, since a model's own state has the effective weights, and what the rules remember."""

@@ -42,9 +42,9 @@ class LiveWeight:
         rule.settle(weight)
         if torch.compiler.is_compiling():
             return rule.compute(weight) if rule.traceable else self._traced(weight)
-        if self._is_written(weight):
-            assert self.kept is not None
-            return self.kept
+        written = self._as_written(weight)
+        if written is not None:
+            return written
         if not rule.fixed_gradient:
             return rule.compute(weight)
         if type(weight) is not nn.Parameter or weight.is_meta:
@@ -74,20 +74,18 @@ class LiveWeight:
         self.rule.settle(weight)
         if is_dtensor(weight):
             return like(weight, self.rule.compute(full(weight)))
-        if self._is_written(weight):
-            assert self.kept is not None
-            return self.kept
-        return self.refreshed(weight)
+        written = self._as_written(weight)
+        return self.refreshed(weight) if written is None else written
 
     @property
     def written(self) -> bool:
         """Whether somebody wrote into the effective weight itself."""
         return self.kept is not None and self.kept._version != self._written
 
-    def _is_written(self, weight: Tensor) -> bool:
-        """Return `written`, so that it is used as it is; raise where W has changed since."""
+    def _as_written(self, weight: Tensor) -> Tensor | None:
+        """Return the effective weight if it is `written`, to be used as it is; raise where W has changed since."""
         if not self.written:
-            return False
+            return None
         if self._source is None:
             self._source, self._versions = weight, self._versions_of(weight)
         if weight is not self._source or self._versions_of(weight) != self._versions:
@@ -95,7 +93,7 @@ class LiveWeight:
                 f"an effective weight of shape {tuple(weight.shape)} was written in place, and then the weight that is "
                 "trained changed too; write before wc.condition_, or load with load_state_dict"
             )
-        return True
+        return self.kept
 
     def _versions_of(self, weight: Tensor) -> tuple[int, ...]:
         """Return what shows a change of anything the effective weight follows from."""

@@ -1,16 +1,19 @@
-"""The open safetensors files of a checkpoint: one file, or a directory with an index."""
+"""Safetensors files: those of a checkpoint opened together, and one written whole or not at all."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import os
+from collections.abc import Iterable, Mapping
 from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from safetensors import SafetensorError, safe_open
+from safetensors.torch import save_file
 from torch import Tensor
 
+from wellcond._core.atomic import replacing
 from wellcond._core.file_names import check_path
 from wellcond._core.json_files import read_object
 from wellcond.attention.storage import full
@@ -47,14 +50,10 @@ class Source:
             found |= handle.metadata() or {}
         return found
 
-    def shape(self, name: str) -> tuple[int, ...]:
-        """Return the shape of a tensor, from the header."""
-        return tuple(self.handles[name].get_slice(name).get_shape())
-
-    def is_float(self, name: str) -> bool:
-        """Return whether a tensor holds floating-point numbers, from the header."""
-        dtype: str = self.handles[name].get_slice(name).get_dtype()
-        return dtype.startswith(("F", "BF"))
+    def shape_and_kind(self, name: str) -> tuple[tuple[int, ...], bool]:
+        """Return the shape of a tensor, and whether it holds floating-point numbers, from the header."""
+        found = self.handles[name].get_slice(name)
+        return tuple(found.get_shape()), found.get_dtype().startswith(("F", "BF"))
 
     def read(self, name: str) -> Tensor:
         """Read one tensor."""
@@ -69,13 +68,9 @@ class Memory(Source):
         """Return what torch keeps beside a state dictionary."""
         return header_from_metadata(self.handles)
 
-    def shape(self, name: str) -> tuple[int, ...]:
-        """Return the shape of a tensor."""
-        return tuple(self.read(name).shape)
-
-    def is_float(self, name: str) -> bool:
-        """Return whether a tensor holds floating-point numbers."""
-        return self.read(name).is_floating_point()
+    def shape_and_kind(self, name: str) -> tuple[tuple[int, ...], bool]:
+        """Return the shape of a tensor, and whether it holds floating-point numbers."""
+        return tuple(self.read(name).shape), self.read(name).is_floating_point()
 
     def read(self, name: str) -> Tensor:
         """Return the whole tensor."""
@@ -130,3 +125,48 @@ def _indexed(directory: Path) -> list[Path]:
         if not (directory / name).is_file():
             raise CheckpointError(f"'{index}' names '{name}', which is not there; copy or make the checkpoint again")
     return [directory / name for name in sorted(names)]
+
+
+def file_target(path: str | os.PathLike[str]) -> Path:
+    """Check that a file of weights can be written at a path."""
+    target = check_path(path, CheckpointError)
+    refuse_pickle(target)
+    if target.suffix != ".safetensors":
+        raise CheckpointError(f"weights are written to a file that ends in .safetensors; got '{target}'")
+    if target.is_dir():
+        raise CheckpointError(f"'{target}' is a directory; give the name of a file")
+    if not target.parent.is_dir():
+        raise CheckpointError(f"there is no directory '{target.parent}' to write '{target.name}' into; make it first")
+    return target
+
+
+def write_named(target: Path, named: Iterable[tuple[str, Tensor]], metadata: Mapping[str, str] | None = None) -> int:
+    """Write tensors to one file, whole or not at all; return their size in bytes."""
+    tensors = _plain(named)
+    try:
+        with replacing(target, CheckpointError, durable=True) as temporary:
+            with temporary.open("xb") as file:
+                mode = os.fstat(file.fileno()).st_mode  # what the user's umask says; save_file would make it private
+            save_file(tensors, temporary, metadata={"format": "pt", **(metadata or {})})
+            temporary.chmod(mode)
+    except (SafetensorError, ValueError) as error:
+        raise CheckpointError(f"'{target}' cannot be written: {error}") from error
+    return sum(tensor.nbytes for tensor in tensors.values())
+
+
+def _plain(named: Iterable[tuple[str, Tensor]]) -> dict[str, Tensor]:
+    tensors: dict[str, Tensor] = {}
+    memory: set[int] = set()
+    for name, value in named:
+        tensor = full(value)
+        if tensor.is_meta:
+            raise CheckpointError(
+                f"'{name}' is on the meta device, so it has no numbers to save: materialise the model first, or "
+                "use wc.init_to_files"
+            )
+        plain = tensor.cpu().contiguous()
+        if plain.untyped_storage().data_ptr() in memory:  # overlaps another tensor, which safetensors refuses
+            plain = plain.clone()
+        memory.add(plain.untyped_storage().data_ptr())
+        tensors[name] = plain
+    return tensors
