@@ -13,7 +13,7 @@ import pytest
 
 import wellcond as wc
 from wellcond.init.registry import registered_schemes
-from wellcond.init.scheme_source import ENTRY_POINTS, list_schemes
+from wellcond.init.scheme_info import ENTRY_POINTS, list_schemes
 
 HEAVY = ("torch._dynamo", "torch._inductor", "torch.distributed.tensor", "sympy", "triton")
 OTHERS = ("matplotlib", "scipy", "pandas", "transformers", "timm", "torchvision", "sklearn", "plotly", "jinja2")

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from typing import Any
+import inspect
+from collections.abc import Callable, Iterator
+from typing import Any, ParamSpec, TypeVar
 
 import torch
 from torch import nn
@@ -20,44 +21,8 @@ from wellcond.init.compose import SchemeLike, as_scheme
 from wellcond.init.plan import Assignment, Plan, narrowed
 from wellcond.init.scheme import OnInapplicable
 
-
-@checked
-def init_(
-    model: nn.Module,
-    scheme: SchemeLike,
-    *,
-    seed: int = 0,
-    generator: torch.Generator | None = None,
-    layers: LayerFilter = None,
-    on_inapplicable: OnInapplicable = "error",
-    **options: Any,
-) -> Plan:
-    """Initialise the attention of a model in place, all or nothing; return what was written where.
-
-    Every draw is keyed by (seed, layer name, role, head) and made on the CPU in float32 or wider, so with one build of
-    torch the same seed gives the same weights on any device, for any subset of layers and any number of processes and
-    threads. The global generator is not touched, and everything the scheme does not own keeps its bits. On the meta
-    device the plan is returned unapplied.
-
-    Args:
-        model: any model, wrapped, compiled or sharded.
-        scheme: a name (`wc.schemes()` lists them), a function `(layer, draw) -> {role: (heads, D, d)}`, or a
-            composition per role such as `{"qk": "conditioned", "vo": "mimetic"}`.
-        seed: the key's first part.
-        generator: a seed is drawn from it instead.
-        layers: shell pattern on the layer name, a list of them, or a predicate; None for all.
-        on_inapplicable: what to do with a layer the scheme does not apply to.
-        options: the scheme's own.
-
-    >>> import torch, wellcond as wc
-    >>> model = torch.nn.TransformerEncoderLayer(8, 2, batch_first=True)
-    >>> print(wc.init_(model, "conditioned", seed=0).entries[0])
-    PlanEntry(layer='self_attn', role='query', scheme='conditioned', law='semi-orthogonal')
-    """
-    made = plan(
-        model, scheme, seed=seed, generator=generator, layers=layers, on_inapplicable=on_inapplicable, **options
-    )
-    return made if made.on_meta else made.apply_()
+P = ParamSpec("P")
+R = TypeVar("R")
 
 
 @checked
@@ -84,7 +49,9 @@ def plan(
     """
     chosen = as_scheme(scheme, options)
     found = attention_layers(model).select(layers)
-    made = Plan(found, chosen, _seed(seed, generator))
+    if generator is not None:
+        seed = int(torch.randint(2**62, (), generator=generator, device=generator.device))
+    made = Plan(found, chosen, seed)
     kept: list[AttentionLayer] = []
     for layer in found:
         reason = chosen.applies(layer)
@@ -103,6 +70,46 @@ def plan(
         _add(made, assignment, owners)
     chosen.check_layers(made.layers)
     return made
+
+
+def same_arguments(like: Callable[P, Any]) -> Callable[[Callable[..., R]], Callable[P, R]]:
+    """Declare that a function takes the arguments of another: to type checkers, `help` and `@checked`."""
+
+    def declare(function: Callable[..., R]) -> Callable[P, R]:
+        function.__annotations__ = like.__annotations__
+        function.__signature__ = inspect.signature(like)  # type: ignore[attr-defined]
+        return function
+
+    return declare
+
+
+@checked
+@same_arguments(plan)
+def init_(*args: Any, **kwargs: Any) -> Plan:  # noqa: D417
+    """Initialise the attention of a model in place, all or nothing; return what was written where.
+
+    Every draw is keyed by (seed, layer name, role, head) and made on the CPU in float32 or wider, so with one build of
+    torch the same seed gives the same weights on any device, for any subset of layers and any number of processes and
+    threads. The global generator is not touched, and everything the scheme does not own keeps its bits. On the meta
+    device the plan is returned unapplied.
+
+    Args:
+        model: any model, wrapped, compiled or sharded.
+        scheme: a name (`wc.schemes()` lists them), a function `(layer, draw) -> {role: (heads, D, d)}`, or a
+            composition per role such as `{"qk": "conditioned", "vo": "mimetic"}`.
+        seed: the key's first part.
+        generator: a seed is drawn from it instead.
+        layers: shell pattern on the layer name, a list of them, or a predicate; None for all.
+        on_inapplicable: what to do with a layer the scheme does not apply to.
+        options: the scheme's own.
+
+    >>> import torch, wellcond as wc
+    >>> model = torch.nn.TransformerEncoderLayer(8, 2, batch_first=True)
+    >>> print(wc.init_(model, "conditioned", seed=0).entries[0])
+    PlanEntry(layer='self_attn', role='query', scheme='conditioned', law='semi-orthogonal')
+    """
+    made = plan(*args, **kwargs)
+    return made if made.on_meta else made.apply_()
 
 
 def _assignments(made: Plan) -> Iterator[Assignment]:
@@ -143,9 +150,3 @@ def _add(made: Plan, assignment: Assignment, owners: dict[tuple[int, object], st
     rest = narrowed(assignment, lambda p: owners[id(p.parameter()), p.weight.layout].startswith(assignment.scope + " "))
     if rest.roles:
         made.assignments.append(rest)
-
-
-def _seed(seed: int, generator: torch.Generator | None) -> int:
-    if generator is not None:
-        return int(torch.randint(2**62, (), generator=generator, device=generator.device))
-    return seed

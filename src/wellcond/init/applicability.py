@@ -2,22 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
 
 from torch import nn
 
 from wellcond._core.safe_text import visible
 from wellcond._core.text_tables import table
 from wellcond.attention.find import attention_layers
-from wellcond.init.compose import as_scheme
-
-# Where a scheme applies does not depend on the options it cannot do without, so any will do.
-STAND_INS: dict[str, Callable[[nn.Module], dict[str, Any]]] = {
-    "critical": lambda model: {"tokens": 196},
-    "weight_selection": lambda model: {"teacher": model},
-}
+from wellcond.init.registry import find_scheme, make_scheme
 
 
 @dataclass(frozen=True)
@@ -44,7 +37,7 @@ def applicability(model: nn.Module, names: Sequence[str]) -> dict[str, Applicabi
     layers = attention_layers(model)
     found: dict[str, Applicability] = {}
     for name in names:
-        scheme = as_scheme(name, STAND_INS[name](model) if name in STAND_INS else {})
+        scheme = make_scheme(name, find_scheme(name).stand_ins)
         refused = [reason for layer in layers if (reason := scheme.applies(layer)) is not None]
         found[name] = Applicability(len(layers), len(layers) - len(refused), tuple(dict.fromkeys(refused)))
     return found

@@ -15,13 +15,11 @@ from wellcond._core.linalg import wide
 from wellcond._core.result_table import ResultTable, Tabular
 from wellcond._core.safe_text import visible
 from wellcond.attention.layers import LayerFilter
-from wellcond.attention.projection import Projection
 from wellcond.attention.storage import fetch, full
 from wellcond.errors import SchemeError, WeightError
 from wellcond.init.api import plan
 from wellcond.init.compose import SchemeLike
-from wellcond.init.laws import Law
-from wellcond.init.plan import Plan
+from wellcond.init.plan import Assignment, Plan
 from wellcond.init.scheme import OnInapplicable
 
 
@@ -83,7 +81,7 @@ class Audit(Tabular):
         return {
             "scheme": self.scheme,
             "passed": self.passed,
-            "findings": [asdict(finding) for finding in self.findings],
+            "findings": self.records(),
             "skipped": [{"layer": name, "reason": reason} for name, reason in self.skipped],
         }
 
@@ -145,19 +143,17 @@ def audit(
 
 def _findings(made: Plan) -> Iterator[AuditFinding]:
     for assignment in made.assignments:
-        if assignment.law is not None:
-            yield from _compare(assignment.scope, assignment.roles, assignment.law, assignment.projections)
-    root = made.layers[0].root if made.layers else None
-    for path, value in made.parameters() if root is not None else ():
-        assert root is not None
-        if fetch(root, path).is_meta:
+        yield from _compare(assignment)
+    for path, value in made.parameters():
+        assert made.root is not None
+        if fetch(made.root, path).is_meta:
             raise WeightError(f"'{path}' is on the meta device: there are no weights to audit yet")
-        yield _exact(path, full(fetch(root, path)), value)
+        yield _exact(path, full(fetch(made.root, path)), value)
 
 
-def _compare(
-    name: str, roles: tuple[str, ...], law: Law, projections: tuple[Projection, ...]
-) -> Iterator[AuditFinding]:
+def _compare(assignment: Assignment) -> Iterator[AuditFinding]:
+    name, roles, law, projections = assignment.scope, assignment.roles, assignment.law, assignment.projections
+    assert law is not None  # `audit` refuses functions
     # Draws are made in float32 or wider, so wider storage does not hold them more exactly.
     eps = max(torch.finfo(dtype).eps for dtype in (torch.float32, *(p.parameter().dtype for p in projections)))
     for projection in projections:

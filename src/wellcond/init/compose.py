@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
-from typing import Annotated, Any, TypeGuard
+from typing import Annotated, Any
 
 from torch import Tensor, nn
 
@@ -122,14 +122,10 @@ def as_scheme(scheme: SchemeLike, options: Mapping[str, Any] | None = None) -> S
         return scheme
     if isinstance(scheme, Mapping):
         return _compose(scheme)
-    if _is_function(scheme):
+    if callable(scheme) and not isinstance(scheme, (type, nn.Module)):
         return Function(scheme)
     got = f"the class {scheme.__name__}" if isinstance(scheme, type) else type(scheme).__name__
     raise SchemeError(f"a scheme is a name, a Scheme, a function or a dict of roles; got {got}")
-
-
-def _is_function(scheme: object) -> TypeGuard[SchemeFunction]:
-    return callable(scheme) and not isinstance(scheme, (type, nn.Module))
 
 
 def _compose(parts: Mapping[str, Any]) -> Composed:

@@ -1,17 +1,30 @@
-"""Laws whose spread follows from the fans of a map: Xavier's (Glorot & Bengio 2010) and Kaiming's (He et al. 2015)."""
+"""Laws whose spread follows from the fans of a map, as Xavier's (Glorot & Bengio 2010) does."""
 
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from typing import Literal
 
 from wellcond.attention.projection import Projection
 from wellcond.init.laws import Law, Normal, Uniform
-from wellcond.init.roles import fans
 
 Distribution = Literal["uniform", "normal"]
 Granularity = Literal["projection", "head", "matrix"]
-_LAWS = {"uniform": Uniform, "normal": Normal}
+DISTRIBUTIONS: dict[Distribution, Callable[[float, str], Law]] = {"uniform": Uniform, "normal": Normal}
+
+
+def fans(role: str, projection: Projection, granularity: Granularity = "projection") -> tuple[int, int]:
+    """Return `(fan_in, fan_out)` of a map: of one head, of the role's whole projection, or of the stored matrix.
+
+    An output projection (and an MLP's second matrix) reads its `d` side and writes its `D` side.
+    """
+    heads, width, d = projection.shape
+    if granularity == "matrix":
+        near, far = projection.stored_shape
+    else:
+        near, far = width, d if granularity == "head" else heads * d
+    return (far, near) if role in ("output", "mlp_out") else (near, far)
 
 
 def xavier_law(
@@ -23,12 +36,4 @@ def xavier_law(
 ) -> Law:
     """Variance 2 gain² ÷ (fan_in + fan_out)."""
     fan_in, fan_out = fans(role, projection, granularity)
-    return _LAWS[distribution](gain * math.sqrt(2 / (fan_in + fan_out)), f"fan {fan_in} + {fan_out}")
-
-
-def kaiming_law(
-    role: str, projection: Projection, slope: float, distribution: Distribution, granularity: Granularity
-) -> Law:
-    """Variance 2 ÷ ((1 + slope²) fan_in)."""
-    fan_in = fans(role, projection, granularity)[0]
-    return _LAWS[distribution](math.sqrt(2 / ((1 + slope**2) * fan_in)), f"fan in {fan_in}")
+    return DISTRIBUTIONS[distribution](gain * math.sqrt(2 / (fan_in + fan_out)), f"fan {fan_in} + {fan_out}")

@@ -32,11 +32,3 @@ def _identity(shape: Shape, strength: float, block: bool) -> Tensor:
         size = min(columns, rows - first)
         matrix[:size, first : first + size].fill_diagonal_(strength)
     return eye.mT.expand(shape)  # one matrix serves all heads unless each has its own
-
-
-def block_identity_refusal(shape: Shape) -> str | None:
-    """Return why there is no block identity of this shape, or None."""
-    heads, rows, columns = shape
-    if heads * columns > rows:
-        return f"a block identity needs heads · d ≤ D, here {heads} · {columns} > {rows}"
-    return None

@@ -95,6 +95,11 @@ class Plan(Tabular):
     _before: dict[str, Tensor] = field(default_factory=dict, repr=False)
 
     @property
+    def root(self) -> nn.Module | None:
+        """The model that the layers are in; None where the plan has no layer."""
+        return self.layers[0].root if self.layers else None
+
+    @property
     def entries(self) -> list[PlanEntry]:
         """One row per role."""
         return [
@@ -128,26 +133,24 @@ class Plan(Tabular):
     @checked
     def parameters(self, wanted: Collection[str] | None = None) -> Iterator[tuple[str, Tensor]]:
         """Whole parameters the scheme sets, and the biases it zeroes; only those in `wanted`, if given."""
-        root = self.layers[0].root if self.layers else None
-        if root is None:
+        if self.root is None:
             return
         yield from self.scheme.parameters(self.layers, self.seed, wanted)
         zeroed = self.scheme.zeroed()
         for entry in self.entries:
             bias = entry.projection.bias
             if bias is not None and entry.role.partition("_")[0] in zeroed and (wanted is None or bias in wanted):
-                yield bias, entry.projection.bias_zeroed(full(fetch(root, bias)))
+                yield bias, entry.projection.bias_zeroed(full(fetch(self.root, bias)))
 
     @neutral()
     def apply_(self) -> Plan:
         """Draw and write layer by layer; if anything fails the model is put back as it was."""
-        root = self.layers[0].root if self.layers else None
-        if root is not None:
+        if self.root is not None:
             self._before = {}
             try:
-                self._write(root)
+                self._write(self.root)
             except BaseException:
-                self._restore(root)
+                self._restore()
                 raise
         self.applied = True
         return self
@@ -185,22 +188,20 @@ class Plan(Tabular):
     @property
     def on_meta(self) -> bool:
         """Whether a parameter that the plan writes has no numbers yet, so that the plan must wait."""
-        if self.scheme.composable or not self.layers:
+        if self.scheme.composable or self.root is None:
             return any(entry.projection.parameter().is_meta for entry in self.entries)
-        root = self.layers[0].root
-        return root is not None and any(parameter.is_meta for parameter in root.parameters())
+        return any(parameter.is_meta for parameter in self.root.parameters())
 
     def undo_(self) -> None:
         """Put back the weights that `apply_` replaced."""
-        root = self.layers[0].root if self.layers else None
-        if root is not None:
-            self._restore(root)
+        self._restore()
         self.applied = False
 
     @torch.no_grad()
-    def _restore(self, root: nn.Module) -> None:
+    def _restore(self) -> None:
         for path, value in self._before.items():
-            fetch(root, path).copy_(value)
+            assert self.root is not None  # who wrote something
+            fetch(self.root, path).copy_(value)
 
     @neutral()
     def conditions(self) -> list[tuple[PlanEntry, float, float]]:
@@ -230,12 +231,8 @@ class Plan(Tabular):
         ]
 
     def _result_table(self) -> ResultTable:
-        if self.applied:
-            header = ["layer", "role", "scheme", "set to", "κ before", "κ now"]
-            rows = [[e.layer, e.role, e.scheme, e.law, f"{b:.3g}", f"{n:.3g}"] for e, b, n in self.conditions()]
-        else:
-            header = ["layer", "role", "scheme", "set to"]
-            rows = [[e.layer, e.role, e.scheme, e.law] for e in self.entries]
+        header = ["layer", "role", "scheme", "set to", *(["κ before", "κ now"] if self.applied else [])]
+        rows = [[v if isinstance(v, str) else f"{v:.3g}" for v in row.values()] for row in self.records()]
         notes = []
         whole = sorted(set(self._before) - {e.projection.weight.path for e in self.entries})
         if whole:

@@ -11,6 +11,7 @@ from torch import Tensor, nn
 from wellcond.attention.layouts import contiguous
 from wellcond.attention.paths import join, walk
 from wellcond.attention.projection import Projection, Slot
+from wellcond.attention.view import AttentionLayer
 
 _NAMES = ("pos_embed", "pos_embedding", "position_embeddings", "position_embedding", "positional_embedding")
 
@@ -37,8 +38,17 @@ class PositionEmbedding:
         return self.projection.shape[2]
 
 
-def find_positions(root: nn.Module) -> PositionEmbedding | str:
-    """Return the model's position embedding, or why it has none."""
+def positions_of(layer: AttentionLayer) -> PositionEmbedding:
+    """Return the position embedding of a layer's model, which has one: `find_positions` was asked before."""
+    found = find_positions(layer)
+    assert isinstance(found, PositionEmbedding)
+    return found
+
+
+def find_positions(layer: AttentionLayer) -> PositionEmbedding | str:
+    """Return the position embedding of a layer's model, or why it has none."""
+    root = layer.root
+    assert root is not None
     for path, module in walk(root):
         for name, value in module._parameters.items():
             if value is not None and name in _NAMES and value.ndim == 3 and value.shape[0] == 1:
@@ -69,11 +79,8 @@ def sincos(positions: PositionEmbedding, temperature: float = 10_000.0) -> Tenso
     rows, columns = positions.grid
     quarter = positions.width // 4
     omega = temperature ** -(torch.arange(quarter, dtype=torch.float64) / max(1, quarter - 1))
-    y, x = (axis.flatten()[:, None] * omega for axis in torch.meshgrid(_range(rows), _range(columns), indexing="ij"))
+    steps = [torch.arange(size, dtype=torch.float64) for size in positions.grid]
+    y, x = (axis.flatten()[:, None] * omega for axis in torch.meshgrid(steps, indexing="ij"))
     table = torch.zeros(positions.prefix + rows * columns, positions.width, dtype=torch.float64)
     table[positions.prefix :, : 4 * quarter] = torch.cat([x.sin(), x.cos(), y.sin(), y.cos()], dim=1)
     return table[None]
-
-
-def _range(size: int) -> Tensor:
-    return torch.arange(size, dtype=torch.float64)

@@ -17,15 +17,15 @@ from wellcond._core.keyed_random import WHOLE_PROJECTION, Draw
 from wellcond._core.linalg import leading_triples, svd, svdvals
 from wellcond.attention.view import AttentionLayer
 from wellcond.init.laws import SIGMAS, Check, Law, Shape, joined, split_heads
-from wellcond.init.roles import missing_roles
+from wellcond.init.scheme import missing_roles
 
 Noise = Literal["uniform", "normal"]
 
 
 def query_key_refusal(layer: AttentionLayer) -> str | None:
     """Return why a layer has no query–key product on one space, or None."""
-    assert layer.query is not None
-    assert layer.key is not None
+    if layer.query is None or layer.key is None:
+        return missing_roles(layer, "query", "key")
     (heads, width, d), (kv_heads, key_width, key_d) = layer.query.shape, layer.key.shape
     if heads != kv_heads:
         return f"grouped-query: {heads} query heads share {kv_heads} key heads, so products cannot be set one by one"
@@ -38,11 +38,8 @@ def query_key_refusal(layer: AttentionLayer) -> str | None:
 
 def value_output_refusal(layer: AttentionLayer) -> str | None:
     """Return why a layer has no square value–output product, or None."""
-    lacking = missing_roles(layer, "value", "output")
-    if lacking:
-        return lacking
-    assert layer.value is not None
-    assert layer.output is not None
+    if layer.value is None or layer.output is None:
+        return missing_roles(layer, "value", "output")
     heads, width, d = layer.value.shape
     if layer.output.heads != heads:
         return f"grouped-query: {layer.output.heads} output heads share {heads} value heads"
@@ -65,12 +62,6 @@ class _Product(Law):
         z = sample(role, 1, size, size, first=head)[0].to(torch.float64)
         z *= self.alpha * (math.sqrt(3 / size) if self.noise == "uniform" else math.sqrt(1 / size))
         return z + self.beta * torch.eye(size, dtype=torch.float64)
-
-    def _trace_check(self, product: Tensor, head: int, quantity: str) -> Check:
-        """Mean of the diagonal: β within the standard error of the mean of D entries of αZ."""
-        size = product.shape[0]
-        error = abs(self.alpha) / size  # std α/√D, over D entries
-        return Check(0, head, quantity, float(product.diagonal().mean()), self.beta, SIGMAS * error + 1e-6)
 
 
 @dataclass(frozen=True)
@@ -99,13 +90,10 @@ class QueryKeyProduct(_Product):
             tolerance = 8 * eps * math.sqrt(query.shape[0])  # rounding of D entries a column
             yield Check(0, head, "imbalance of Q and K", unbalanced, 0.0, tolerance)
             yield Check(0, head, "departure from singular vectors", coupled, 0.0, tolerance)
-            yield self._spectrum(query @ key.T, head)
-
-    def _spectrum(self, product: Tensor, head: int) -> Check:
-        """Largest singular value: at most ‖αZ‖ + |β|, with ‖Z‖ → 2 for entries of variance 1/D."""
-        top = float(svdvals(product)[0])
-        low, high = max(abs(self.beta), abs(self.alpha)) * 0.5, 2.5 * abs(self.alpha) + abs(self.beta)
-        return Check(0, head, "σ_max of Q Kᵀ", top, (low + high) / 2, (high - low) / 2)
+            # At most ‖αZ‖ + |β|, with ‖Z‖ → 2 for entries of variance 1/D.
+            low, high = max(abs(self.beta), abs(self.alpha)) * 0.5, 2.5 * abs(self.alpha) + abs(self.beta)
+            top = float(svdvals(query @ key.T)[0])
+            yield Check(0, head, "σ_max of Q Kᵀ", top, (low + high) / 2, (high - low) / 2)
 
     def __str__(self) -> str:
         return f"Q Kᵀ ≈ {self.alpha:g} Z {self.beta:+g} I, rank d"
@@ -126,7 +114,8 @@ class ValueOutputProduct(_Product):
         """Diagonal and off-diagonal moments of W_V W_O."""
         product = joined(weights[0]) @ joined(weights[1]).T
         size = product.shape[0]
-        yield self._trace_check(product, WHOLE_PROJECTION, "mean diagonal of V O")
+        diagonal, error = float(product.diagonal().mean()), abs(self.alpha) / size  # std α/√D, over D entries
+        yield Check(0, WHOLE_PROJECTION, "mean diagonal of V O", diagonal, self.beta, SIGMAS * error + 1e-6)
         noise = product - self.beta * torch.eye(size, dtype=product.dtype)
         kurtosis = 1.8 if self.noise == "uniform" else 3.0
         std = abs(self.alpha) / math.sqrt(size)

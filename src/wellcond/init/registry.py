@@ -13,8 +13,7 @@ from wellcond._core.checked import checked
 from wellcond._core.short_repr import short_repr
 from wellcond.errors import SchemeError
 from wellcond.init.scheme import Scheme
-from wellcond.init.scheme_info import REQUIRED, SchemeInfo, SchemeInfos
-from wellcond.init.scheme_source import ENTRY_POINTS, scheme_entry_points
+from wellcond.init.scheme_info import ENTRY_POINTS, REQUIRED, SchemeInfo, SchemeInfos, scheme_entry_points
 
 S = TypeVar("S", bound=type[Scheme])
 _SCHEMES: dict[str, type[Scheme]] = {}
@@ -60,7 +59,7 @@ def schemes(pattern: str = "*") -> SchemeInfos:
     names = sorted(
         name for name in registered_schemes().keys() | scheme_entry_points() if fnmatch.fnmatchcase(name, pattern)
     )
-    return SchemeInfos(_info(_find(name)) for name in names)
+    return SchemeInfos(_info(find_scheme(name)) for name in names)
 
 
 def _info(cls: type[Scheme]) -> SchemeInfo:
@@ -68,12 +67,9 @@ def _info(cls: type[Scheme]) -> SchemeInfo:
     return SchemeInfo(cls.name, summary, cls.citation, cls.published, _options(cls))
 
 
-def _fields(cls: type[Scheme]) -> tuple[dataclasses.Field[Any], ...]:
-    return dataclasses.fields(cls) if dataclasses.is_dataclass(cls) else ()
-
-
 def _options(cls: type[Scheme]) -> dict[str, Any]:
-    return {field.name: _default(field) for field in _fields(cls)}
+    fields: tuple[dataclasses.Field[Any], ...] = dataclasses.fields(cls) if dataclasses.is_dataclass(cls) else ()
+    return {field.name: _default(field) for field in fields}
 
 
 def _default(field: dataclasses.Field[Any]) -> Any:
@@ -82,7 +78,7 @@ def _default(field: dataclasses.Field[Any]) -> Any:
     return REQUIRED if field.default is dataclasses.MISSING else field.default
 
 
-def _find(name: str) -> type[Scheme]:
+def find_scheme(name: str) -> type[Scheme]:
     """Return a scheme's class; another package is only loaded when its scheme is asked for."""
     known, others = registered_schemes(), scheme_entry_points()
     if not isinstance(name, str) or (name not in known and name not in others):
@@ -101,7 +97,7 @@ def _find(name: str) -> type[Scheme]:
 
 def make_scheme(name: str, options: Mapping[str, Any]) -> Scheme:
     """Build a scheme by name, refusing unknown names, options and values."""
-    cls = _find(name)
+    cls = find_scheme(name)
     known = _options(cls)
     unknown = sorted(set(options) - set(known))
     if unknown:
@@ -118,8 +114,8 @@ def check_fields(scheme: Scheme) -> None:
     """Refuse a scheme object whose fields hold what the options do not take."""
     if scheme.name in _SCHEMES:
         hints = typing.get_type_hints(type(scheme), include_extras=True)
-        for field in _fields(type(scheme)):
-            _option(scheme.name, field.name, getattr(scheme, field.name), hints[field.name])
+        for option in _options(type(scheme)):
+            _option(scheme.name, option, getattr(scheme, option), hints[option])
 
 
 def _option(name: str, option: str, value: Any, hint: Any) -> Any:

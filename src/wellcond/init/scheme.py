@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Container, Iterator
+from collections.abc import Container, Iterator, Mapping
 from dataclasses import dataclass
-from typing import ClassVar, Literal
+from typing import Any, ClassVar, Literal
 
 from torch import Tensor
 
@@ -39,7 +39,8 @@ class Scheme:
     """An initialisation: which law each role of a layer gets. Sub-classes are frozen dataclasses; fields are options.
 
     Attributes:
-        name, citation, published: set by `@register`.
+        name, citation, published: set by `@register_scheme`.
+        stand_ins: values for the options that have no default, to ask where the scheme applies without the user's.
 
     >>> import torch, wellcond as wc
     >>> from dataclasses import dataclass
@@ -56,6 +57,7 @@ class Scheme:
     name: ClassVar[str] = ""
     citation: ClassVar[str] = ""
     published: ClassVar[str] = ""
+    stand_ins: ClassVar[Mapping[str, Any]] = {}
     composable: ClassVar[bool] = True  # False for a scheme that sets whole parameters, whatever their roles
 
     def applies(self, layer: AttentionLayer) -> str | None:
@@ -97,3 +99,9 @@ class Scheme:
 
     def __str__(self) -> str:
         return self.name or type(self).__name__
+
+
+def missing_roles(layer: AttentionLayer, *roles: str) -> str | None:
+    """Return in words which of these roles a layer lacks, or None."""
+    lacking = [role for role in roles if getattr(layer, role) is None]
+    return f"{layer.kind} attention without {' and '.join(lacking)}" if lacking else None

@@ -15,7 +15,7 @@ from wellcond.cli.arguments import load_weights_given, model_shapes, setting
 from wellcond.cli.options import AllowPt, Json, Model, SchemeName, SchemeOptions, Verbose
 from wellcond.cli.summaries import audit_summary, plan_data, plan_summary, scheme_list
 from wellcond.errors import SchemeError
-from wellcond.init.scheme_source import list_schemes
+from wellcond.init.scheme_info import list_schemes
 
 if TYPE_CHECKING:
     from wellcond.init.scheme import Scheme

@@ -11,8 +11,7 @@ from wellcond.init.compose import as_scheme
 from wellcond.init.identity import identity_law
 from wellcond.init.products import value_output_refusal
 from wellcond.init.registry import register_scheme
-from wellcond.init.roles import missing_roles
-from wellcond.init.scheme import Laws, Scheme
+from wellcond.init.scheme import Laws, Scheme, missing_roles
 
 
 @register_scheme("centring", citation="ours, experimental", published="γ = 0.5 with conditioned query and key")

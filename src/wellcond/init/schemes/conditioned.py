@@ -7,7 +7,7 @@ from typing import Literal
 
 from wellcond.attention.view import AttentionLayer
 from wellcond.errors import SchemeError
-from wellcond.init.identity import block_identity_refusal, identity_law
+from wellcond.init.identity import identity_law
 from wellcond.init.laws import Law, SemiOrthogonal, Shape
 from wellcond.init.registry import register_scheme
 from wellcond.init.scheme import Laws, Scheme
@@ -56,8 +56,9 @@ class Conditioned(Scheme):
 
     def applies(self, layer: AttentionLayer) -> str | None:
         """Everywhere; the block value map needs heads · d ≤ D."""
-        if self.value == "block" and layer.value is not None:
-            return block_identity_refusal(layer.value.shape)
+        heads, rows, columns = layer.value.shape if layer.value is not None else (0, 0, 0)
+        if self.value == "block" and heads * columns > rows:
+            return f"a block identity needs heads · d ≤ D, here {heads} · {columns} > {rows}"
         return None
 
     def laws(self, layer: AttentionLayer) -> Laws:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import Annotated
+from typing import Annotated, ClassVar
 
 from wellcond._core.argument_types import Positive, Range
 from wellcond._core.safe_text import visible
@@ -13,11 +13,11 @@ from wellcond._core.user_warnings import warn_user
 from wellcond.attention.view import AttentionLayer
 from wellcond.init.laws import Normal
 from wellcond.init.registry import register_scheme
-from wellcond.init.roles import missing_roles
-from wellcond.init.scheme import Laws, Scheme
+from wellcond.init.scheme import Laws, Scheme, missing_roles
 from wellcond.propagation.trainability import window
 
 USUAL_BETA = 0.5  # published for a model that trains
+_window = lru_cache(maxsize=256)(window)
 
 
 @register_scheme(
@@ -44,6 +44,8 @@ class Critical(Scheme):
     tokens: Annotated[int, Range(2)]
     beta: Positive | None = None
     literal: bool = False
+
+    stand_ins: ClassVar = {"tokens": 196}
 
     def applies(self, layer: AttentionLayer) -> str | None:
         """Needs softmax over query–key products with one scale."""
@@ -74,7 +76,8 @@ def trainable_beta(layer: AttentionLayer, tokens: int) -> float:
     if block is None or gains is None:
         return USUAL_BETA
     norm = block.norm_position or "pre"
-    found = _window(tokens, block.depth, norm, *gains)
+    sought = {"tokens": tokens, "depth": block.depth, "norm": norm, "value_gain": gains[0], "mlp_gain": gains[1:]}
+    found = _window(("beta", 0.05, 4.0), **sought)
     if found is None:
         warn_user(
             f"the theory has no β with which a {norm}-norm stack of {block.depth} blocks trains on {tokens} tokens "
@@ -102,12 +105,3 @@ def _gains(layer: AttentionLayer) -> tuple[float, float, float] | None:
     product = float(((v.mT @ v) * (o.mT @ o)).sum()) / o.shape[1]
     gain_in, gain_out = float(first.square().sum()) / first.shape[2], float(second.square().sum()) / second.shape[1]
     return float(f"{product:.1e}"), float(f"{gain_in:.1e}"), float(f"{gain_out:.1e}")
-
-
-@lru_cache(maxsize=256)
-def _window(
-    tokens: int, depth: int, norm: str, value: float, first: float, second: float
-) -> tuple[float, float] | None:
-    return window(
-        ("beta", 0.05, 4.0), tokens=tokens, depth=depth, norm=norm, value_gain=value, mlp_gain=(first, second)
-    )

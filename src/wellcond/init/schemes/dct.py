@@ -12,9 +12,9 @@ from torch import Tensor
 
 from wellcond.attention.roles import QKV
 from wellcond.attention.view import AttentionLayer
-from wellcond.init.laws import Exactly, split_heads
+from wellcond.init.laws import Exactly, Shape, split_heads
 from wellcond.init.registry import register_scheme
-from wellcond.init.scheme import Laws, Scheme
+from wellcond.init.scheme import Laws, Scheme, missing_roles
 
 
 @register_scheme(
@@ -41,7 +41,7 @@ class DCT(Scheme):
                 continue
             projection = getattr(layer, role)
             if projection is None:
-                return f"{layer.kind} attention without {role}"
+                return missing_roles(layer, role)
             heads, width, d = projection.shape
             if heads * d != width:
                 return f"a DCT matrix is square, but the {role} is {width} × {heads}·{d}"
@@ -49,16 +49,15 @@ class DCT(Scheme):
 
     def laws(self, layer: AttentionLayer) -> Laws:
         """One fixed matrix per role."""
-        laws: Laws = {}
-        for role, projection in layer.projections(*QKV):
-            if role[0] in self.roles:
-                heads, width, _ = projection.shape
-                laws[(role,)] = Exactly(partial(_dct_heads, width, heads), "DCT matrix")
-        return laws
+        return {
+            (role,): Exactly(partial(_dct_heads, projection.shape), "DCT matrix")
+            for role, projection in layer.projections(*QKV)
+            if role[0] in self.roles
+        }
 
 
-def _dct_heads(width: int, heads: int) -> Tensor:
-    return split_heads(dct_matrix(width).T, heads)
+def _dct_heads(shape: Shape) -> Tensor:
+    return split_heads(dct_matrix(shape[1]).T, shape[0])
 
 
 def dct_matrix(size: int) -> Tensor:

@@ -10,9 +10,9 @@ from wellcond._core.argument_types import Positive
 from wellcond.attention.projection import Projection
 from wellcond.attention.view import ResidualBlock
 from wellcond.init.block_schemes import BlockScheme
+from wellcond.init.fan_laws import fans
 from wellcond.init.laws import Law, Uniform
 from wellcond.init.registry import register_scheme
-from wellcond.init.roles import fans
 
 
 @register_scheme(
@@ -39,4 +39,4 @@ class DepthScaled(BlockScheme):
         depth = block.index + 1
         factor = self.alpha / math.sqrt(depth)
         scale = factor if self.variant == "paper" else math.sqrt(factor)
-        return Uniform(scale * math.sqrt(2 / sum(fans(role, projection, "projection"))), f"layer {depth}")
+        return Uniform(scale * math.sqrt(2 / sum(fans(role, projection))), f"layer {depth}")

@@ -15,10 +15,9 @@ from wellcond._core.linalg import svd, wide
 from wellcond.attention.layers import AttentionLayers
 from wellcond.attention.view import AttentionLayer
 from wellcond.init.laws import Check, Law, Normal, Shape
-from wellcond.init.positions import PositionEmbedding, find_positions
+from wellcond.init.positions import PositionEmbedding, find_positions, positions_of
 from wellcond.init.products import ValueOutputProduct, query_key_refusal, value_output_refusal
 from wellcond.init.registry import register_scheme
-from wellcond.init.roles import missing_roles
 from wellcond.init.scheme import Laws, Scheme, Target
 
 CELLS = (4, 1, 5, 3, 7, 0, 2, 6, 8)  # cells of a 3×3 window in the order heads take them: centre, edges, corners
@@ -54,34 +53,28 @@ class Impulse(Scheme):
         """Needs a grid with position embedding, ungrouped heads wide enough to tell the positions apart."""
         if layer.kind != "softmax":
             return f"{layer.kind} attention is not a plain softmax over tokens"
-        assert layer.root is not None
-        found = find_positions(layer.root)
+        found = find_positions(layer)
         if isinstance(found, str):
             return found
         if layer.qk_norm or layer.rotary:
             return f"queries and keys are {'normalised' if layer.qk_norm else 'rotated'} after W_Q and W_K"
-        reason = missing_roles(layer, "query", "key") or query_key_refusal(layer) or value_output_refusal(layer)
+        reason = query_key_refusal(layer) or value_output_refusal(layer)
         if reason is None and layer.width != found.width:
             reason = f"reads width {layer.width}, the positions have {found.width}"
         return reason or _too_narrow(found, layer.head_dim)
 
     def laws(self, layer: AttentionLayer) -> Laws:
         """Q and K jointly from the positions; V and O as mimetic."""
-        assert layer.root is not None
-        positions = find_positions(layer.root)
-        assert isinstance(positions, PositionEmbedding)
         std = EMBEDDING_STD * self.position_scale
         return {
-            ("query", "key"): ImpulseProduct(positions, std, self.norm),
+            ("query", "key"): ImpulseProduct(positions_of(layer), std, self.norm),
             ("value", "output"): ValueOutputProduct(self.vo_alpha, -self.vo_alpha, "uniform"),
         }
 
     def beyond(self, layers: AttentionLayers) -> Iterator[Target]:
         """The position embedding itself."""
         if layers:
-            assert layers[0].root is not None
-            positions = find_positions(layers[0].root)
-            assert isinstance(positions, PositionEmbedding)
+            positions = positions_of(layers[0])
             law = Normal(EMBEDDING_STD * self.position_scale, "position embedding")
             yield Target(positions.path, "position", positions.projection, law)
 

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from typing import Annotated
 
 from wellcond._core.argument_types import Range
 from wellcond.attention.view import AttentionLayer
-from wellcond.init.fan_laws import Distribution, Granularity, kaiming_law
+from wellcond.init.fan_laws import DISTRIBUTIONS, Distribution, Granularity, fans
 from wellcond.init.registry import register_scheme
 from wellcond.init.scheme import Laws, Scheme
 
@@ -21,10 +22,12 @@ from wellcond.init.scheme import Laws, Scheme
 class Kaiming(Scheme):
     """Q, K, V and O with variance 2 ÷ ((1 + a²) fan_in).
 
+    Only the output's fan depends on the granularity: the other roles read the model's width whatever it is.
+
     Args:
         distribution: `"normal"` or `"uniform"`.
         a: slope of the leaky ReLU that follows (0 for ReLU).
-        granularity: whose fan: `"projection"`, `"head"` or the stored `"matrix"`; they differ for the output only.
+        granularity: whose fan: `"projection"`, `"head"` or the stored `"matrix"`.
     """
 
     distribution: Distribution = "normal"
@@ -33,5 +36,6 @@ class Kaiming(Scheme):
 
     def laws(self, layer: AttentionLayer) -> Laws:
         """One law per role, by its fan-in."""
-        options = self.a, self.distribution, self.granularity
-        return {(role,): kaiming_law(role, projection, *options) for role, projection in layer.projections()}
+        law = DISTRIBUTIONS[self.distribution]
+        fan_in = {role: fans(role, p, self.granularity)[0] for role, p in layer.projections()}
+        return {(role,): law(math.sqrt(2 / ((1 + self.a**2) * n)), f"fan in {n}") for role, n in fan_in.items()}

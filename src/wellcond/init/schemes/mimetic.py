@@ -11,7 +11,7 @@ from wellcond.attention.layers import AttentionLayers
 from wellcond.attention.roles import ROLES
 from wellcond.attention.view import AttentionLayer
 from wellcond.init.laws import Exactly
-from wellcond.init.positions import find_positions, sincos
+from wellcond.init.positions import find_positions, positions_of, sincos
 from wellcond.init.products import (
     Noise,
     QueryKeyProduct,
@@ -20,7 +20,6 @@ from wellcond.init.products import (
     value_output_refusal,
 )
 from wellcond.init.registry import register_scheme
-from wellcond.init.roles import missing_roles
 from wellcond.init.scheme import Laws, Scheme, Target
 
 
@@ -64,14 +63,11 @@ class Mimetic(Scheme):
 
     def applies_to(self, layer: AttentionLayer, roles: frozenset[str]) -> str | None:
         """Each product has its own needs."""
-        reason = None
-        if roles & {"query", "key"}:
-            reason = missing_roles(layer, "query", "key") or query_key_refusal(layer)
+        reason = query_key_refusal(layer) if roles & {"query", "key"} else None
         if roles & {"value", "output"}:
             reason = reason or value_output_refusal(layer)
         if reason is None and self.position == "sincos":
-            assert layer.root is not None
-            found = find_positions(layer.root)
+            found = find_positions(layer)
             reason = found if isinstance(found, str) else None
         return reason
 
@@ -85,7 +81,5 @@ class Mimetic(Scheme):
     def beyond(self, layers: AttentionLayers) -> Iterator[Target]:
         """The position embeddings, if asked."""
         if self.position == "sincos" and layers:
-            assert layers[0].root is not None
-            found = find_positions(layers[0].root)
-            assert not isinstance(found, str)
+            found = positions_of(layers[0])
             yield Target(found.path, "position", found.projection, Exactly(partial(sincos, found), "2-D sine–cosine"))

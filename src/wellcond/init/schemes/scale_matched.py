@@ -12,7 +12,6 @@ from wellcond.errors import SchemeError
 from wellcond.init.compose import as_scheme
 from wellcond.init.laws import Normal
 from wellcond.init.registry import register_scheme
-from wellcond.init.roles import role_shapes
 from wellcond.init.scheme import Laws, Scheme, Target
 
 
@@ -45,8 +44,9 @@ class ScaleMatched(Scheme):
         """A Gaussian of each law's scale."""
         laws: Laws = {}
         for roles, law in as_scheme(self.of).laws(layer).items():
+            shapes = tuple(projection.shape for _, projection in layer.projections(*roles))
             for index, role in enumerate(roles):
-                laws[(role,)] = Normal(law.rms(index, role_shapes(layer, roles)), f"scale of {law}")
+                laws[(role,)] = Normal(law.rms(index, shapes), f"scale of {law}")
         return laws
 
     def beyond(self, layers: AttentionLayers) -> Iterator[Target]:

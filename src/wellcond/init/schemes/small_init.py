@@ -9,9 +9,9 @@ from dataclasses import dataclass
 from wellcond.attention.layers import AttentionLayers
 from wellcond.attention.view import AttentionLayer
 from wellcond.init.block_schemes import ALL_ROLES, mlp_targets
+from wellcond.init.fan_laws import fans
 from wellcond.init.laws import Normal
 from wellcond.init.registry import register_scheme
-from wellcond.init.roles import fans
 from wellcond.init.scheme import Laws, Scheme, Target
 
 
@@ -30,7 +30,7 @@ class SmallInit(Scheme):
 
     def beyond(self, layers: AttentionLayers) -> Iterator[Target]:
         """The MLP by its fans."""
-        return mlp_targets(layers, lambda block, role, p: Normal(math.sqrt(2 / sum(fans(role, p, "projection")))))
+        return mlp_targets(layers, lambda block, role, p: Normal(math.sqrt(2 / sum(fans(role, p)))))
 
     def zeroed(self) -> frozenset[str]:
         """All biases."""

@@ -5,18 +5,16 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Container, Iterator
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any, ClassVar, Literal
 
-from torch import Tensor, nn
+from torch import Tensor
 
 from wellcond.attention.find import attention_layers
 from wellcond.attention.layers import AttentionLayers
-from wellcond.attention.paths import join, walk
 from wellcond.errors import CheckpointError, SchemeError
 from wellcond.init.registry import register_scheme
 from wellcond.init.scheme import Scheme
-from wellcond.init.selection import Selection, SelectionMethod, fused_parts, select, uniform_indices
-from wellcond.init.teacher import open_teacher
+from wellcond.init.teacher import Selection, SelectionMethod, fused_parts, open_teacher, select, walk_parameters
 
 # The classifier, by a whole word: the published rule, "contains head", would also skip torch's `multihead_attn`, and
 # miss the names that transformers uses.
@@ -49,6 +47,7 @@ class WeightSelection(Scheme):
     depth: Literal["first", "uniform"] = "first"
 
     composable = False
+    stand_ins: ClassVar = {"teacher": None}
 
     def parameters(
         self, layers: AttentionLayers, seed: int, wanted: Container[str] | None = None
@@ -57,11 +56,14 @@ class WeightSelection(Scheme):
         root = layers[0].root
         assert root is not None
         whole = attention_layers(root)
+        own: dict[int, tuple[str, Tensor]] = {}
+        for path, parameter in walk_parameters(root):
+            own.setdefault(id(parameter), (path, parameter))  # a tied one is set once, by its first name
         inside, picked = _region(layers), Selection(self.method, seed)
         parts = fused_parts(whole, self.teacher) if self.blockwise else {}
         with open_teacher(self.teacher) as teacher:
             names = _layer_map(whole, teacher.names) if self.depth == "uniform" else {}
-            for path, parameter in _parameters(root):
+            for path, parameter in own.values():
                 if not CLASSIFIER.search(path) and inside(path) and (wanted is None or path in wanted):
                     value = teacher.read(_rename(path, names), path)
                     yield path, select(path, value, tuple(parameter.shape), parts.get(path), picked)
@@ -75,15 +77,6 @@ def _region(layers: AttentionLayers) -> Callable[[str], bool]:
     return lambda path: any(not name or path.startswith(name + ".") for name in names)
 
 
-def _parameters(root: nn.Module) -> Iterator[tuple[str, Tensor]]:
-    seen: set[int] = set()
-    for path, module in walk(root):
-        for name, value in module._parameters.items():
-            if value is not None and id(value) not in seen:
-                seen.add(id(value))
-                yield join(path, name), value
-
-
 def _layer_map(layers: AttentionLayers, teacher: frozenset[str]) -> dict[str, str]:
     """Student block → teacher block, spread over the teacher's depth, for one numbered stack."""
     names = [block.name for block in layers.blocks]
@@ -95,7 +88,7 @@ def _layer_map(layers: AttentionLayers, teacher: frozenset[str]) -> dict[str, st
     depth = 1 + max((int(m.group(1)) for key in teacher if (m := pattern.match(key))), default=-1)
     if depth < len(names):
         raise CheckpointError(f"the teacher has {depth} blocks under '{prefix}', the student {len(names)}")
-    chosen = uniform_indices(depth, len(names)).tolist()
+    chosen = Selection("uniform", seed=0).indices(depth, len(names)).tolist()
     return {name: f"{prefix}.{index}" for name, index in zip(names, chosen, strict=True)}
 
 
