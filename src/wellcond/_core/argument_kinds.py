@@ -20,17 +20,11 @@ ARRAYS = ("torch.Tensor", "numpy.ndarray")
 
 @dataclass(frozen=True)
 class Kind:
-    """The values that one annotation allows.
+    """The values that one annotation allows."""
 
-    Args:
-        words: for the message.
-        take: gives a value as it is handed on, or `REFUSED`.
-        number: whether it is one number.
-    """
-
-    words: str
-    take: Take
-    number: bool = False
+    words: str  # for the message
+    take: Take  # gives a value as it is handed on, or `REFUSED`
+    number: bool = False  # whether it is one number
 
 
 def kind_of(hint: Any) -> Kind | None:
@@ -73,11 +67,8 @@ def _number(value: Any, whole: bool) -> Any:
 
 
 def _bounded(whole: bool, bounds: Range) -> Kind:
-    def take(value: Any) -> Any:
-        number = _number(value, whole)
-        return number if number is not REFUSED and number in bounds else REFUSED
-
-    return Kind(f"a{' whole' if whole else ''} number {bounds}".strip(), take, number=True)
+    words = f"a{' whole' if whole else ''} number {bounds}".strip()
+    return _where(Kind(words, lambda value: _number(value, whole), number=True), bounds.__contains__)
 
 
 def _annotated(inner: Any, *notes: Any) -> Kind | None:

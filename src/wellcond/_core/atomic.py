@@ -16,10 +16,8 @@ from wellcond.errors import StorageError, WellcondError
 def replacing(path: Path, error: type[WellcondError] = StorageError, *, durable: bool = False) -> Iterator[Path]:
     """Give a temporary path to write a file or a folder at; it takes its place at the end, or goes if anything fails.
 
-    Args:
-        path: of the file, or of a folder that is absent or empty.
-        error: what to raise where the system refuses.
-        durable: whether the disk has the contents before the name, so that no loss of power leaves a part.
+    A folder at the path is absent or empty. If `durable`, the disk has the contents before the name, so that no loss of
+    power leaves a part.
 
     >>> import tempfile
     >>> with tempfile.TemporaryDirectory() as folder:

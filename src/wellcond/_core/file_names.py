@@ -15,10 +15,6 @@ LONGEST_PATH = 4095  # bytes of a path on Linux
 def check_path(path: str | os.PathLike[str], error: type[WellcondError] = WellcondError) -> Path:
     """Return a path as it came, or refuse it: a name that is too long, or that no file system can store.
 
-    Args:
-        path: of a file or folder, there or not.
-        error: what to raise.
-
     >>> check_path("runs/" + "x" * 300)
     Traceback (most recent call last):
     wellcond.errors.WellcondError: the name 'xxxxxxxxxxxxxxxxxxxx…' has 300 bytes, a file 255 at most: shorten it

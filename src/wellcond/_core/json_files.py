@@ -31,7 +31,12 @@ def read_json(path: Path, advice: str = "", error: type[WellcondError] = Wellcon
     Traceback (most recent call last):
     wellcond.errors.WellcondError: '...run.json' is not JSON (Expecting ',' delimiter: line 1 column 15...): delete it
     """
-    return parse_json(_content(path, advice, error), f"'{path}'", advice, error, strict=strict)
+    check_path(path, error)
+    try:
+        content = path.read_bytes()
+    except OSError as problem:
+        raise _unreadable(path, problem, advice, error) from None
+    return parse_json(content, f"'{path}'", advice, error, strict=strict)
 
 
 def read_object(
@@ -90,14 +95,6 @@ def parse_json(
     if strict and _deeper_than(found, MAX_LEVELS):
         raise error(_told(f"{where} is nested more than {MAX_LEVELS} deep", "", advice))
     return found
-
-
-def _content(path: Path, advice: str, error: type[WellcondError]) -> bytes:
-    check_path(path, error)
-    try:
-        return path.read_bytes()
-    except OSError as problem:
-        raise _unreadable(path, problem, advice, error) from None
 
 
 def _unreadable(path: Path, problem: OSError, advice: str, error: type[WellcondError]) -> WellcondError:

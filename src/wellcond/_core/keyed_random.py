@@ -46,10 +46,6 @@ def key(*parts: object) -> int:
 class Draw:
     """The random numbers of one layer.
 
-    Args:
-        seed: the user's seed.
-        scope: canonical path of the layer (or block).
-
     >>> a = Draw(0, "blocks.0.attn").normal("query", 2, 5, 3)
     >>> a.shape
     torch.Size([2, 5, 3])
@@ -57,8 +53,8 @@ class Draw:
     True
     """
 
-    seed: int
-    scope: str
+    seed: int  # the user's seed
+    scope: str  # canonical path of the layer (or block)
 
     def generator(self, role: str, head: int = WHOLE_PROJECTION) -> torch.Generator:
         """Return a fresh generator for one role and head."""

@@ -161,7 +161,8 @@ def orthonormal_rows(draws: Tensor) -> Tensor:
     m, n = draws.shape[-2:]
     with one_thread():
         if gaussian_condition(m, n) < 5:
-            return _fast_rows(wide(draws, torch.float32).contiguous())
+            rows = wide(draws, torch.float32).contiguous()
+            return _inverse_factor(_gram(rows)).to(torch.float32) @ rows
         exact = wide(draws)
         if n - m >= 16:
             return (_inverse_factor(exact @ exact.mT) @ exact).to(torch.float32)
@@ -181,10 +182,6 @@ def gaussian_condition(m: int, n: int) -> float:
     """
     spread = math.sqrt(m) + 8
     return (math.sqrt(n) + spread) / (math.sqrt(n) - spread) if math.sqrt(n) > spread else math.inf
-
-
-def _fast_rows(draws: Tensor) -> Tensor:
-    return _inverse_factor(_gram(draws)).to(torch.float32) @ draws
 
 
 def _inverse_factor(gram: Tensor) -> Tensor:

@@ -38,12 +38,3 @@ def average(values: Sequence[float]) -> float | None:
         return None
     total = sum(values)
     return total / len(values) if math.isfinite(total) else math.fsum(value / len(values) for value in values)
-
-
-def middle(values: Sequence[float]) -> float | None:
-    """Return the upper median, None of nothing.
-
-    >>> middle([3.0, 1.0, 2.0]), middle([1.0, 2.0]), middle([])
-    (2.0, 2.0, None)
-    """
-    return sorted(values)[len(values) // 2] if values else None

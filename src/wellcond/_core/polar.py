@@ -78,7 +78,8 @@ def polar_rows(rows: Tensor) -> tuple[Tensor, Tensor]:
         factor = torch.baddbmm(factor, overlap, factor, beta=1.5, alpha=-0.5)
     failed = ~(residual < tolerance)
     if bool(failed.any()):
-        factor[failed], largest[failed] = _by_svd(rows[failed])
+        u, s, vt = svd(rows[failed])
+        factor[failed], largest[failed] = (u @ vt).to(rows), s[:, 0].to(rows)
     return factor, largest
 
 
@@ -102,8 +103,3 @@ def _inverse_root(gram: Tensor, top: Tensor) -> Tensor:
 
 def _scaled(gram: Tensor) -> Tensor:
     return gram / gram.diagonal(dim1=-2, dim2=-1).amax(-1).clamp(min=torch.finfo(gram.dtype).tiny)[:, None, None]
-
-
-def _by_svd(rows: Tensor) -> tuple[Tensor, Tensor]:
-    u, s, vt = svd(rows)
-    return (u @ vt).to(rows), s[:, 0].to(rows)

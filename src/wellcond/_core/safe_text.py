@@ -11,11 +11,8 @@ def visible(text: object, keep: str = "") -> str:
     r"""Escape control characters, bidirectional overrides and halves of surrogate pairs, as Python writes them.
 
     A module may have any name, and so may a folder; written raw, `\x1b]0;…` sets the title of a terminal, `\u202e`
-    turns a line around, and half a surrogate pair cannot be written at all.
-
-    Args:
-        text: what is shown; anything but text as `str` has it.
-        keep: characters that stay as they are, such as the line breaks of a table.
+    turns a line around, and half a surrogate pair cannot be written at all. Characters to `keep`, such as line breaks
+    of a table, stay as they are.
 
     >>> print(visible("blocks.\x1b]0;title\x07.attn"), visible("a\nb"), visible("κ(J) ≤ 1"))
     blocks.\x1b]0;title\x07.attn a\nb κ(J) ≤ 1

@@ -67,9 +67,7 @@ def _pieces(line: str, width: int) -> list[str]:
 def filled(text: str, width: int | None = None) -> str:
     r"""Break the lines that are longer than the terminal between words, what follows two spaces further in.
 
-    Args:
-        text: lines, of which those that fit stay as they are.
-        width: cells of a line; None: those of the terminal, or no limit where stdout is none.
+    A line has `width` cells; None is for those of the terminal, or no limit where stdout is none.
 
     >>> print(filled("short   line\n  a line that is too long", 16))
     short   line

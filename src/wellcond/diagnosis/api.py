@@ -15,10 +15,9 @@ from wellcond._core.argument_types import Bytes
 from wellcond._core.checked import checked
 from wellcond._core.progress import bar
 from wellcond.attention.find import attention_layers
-from wellcond.diagnosis.measure.applied import applied_to
 from wellcond.diagnosis.measure.budget import BUDGET, exact_operations
 from wellcond.diagnosis.measure.jacobians import JacobianOptions
-from wellcond.diagnosis.measure.layers import layer_record
+from wellcond.diagnosis.measure.layers import layer_record, with_conditioning
 from wellcond.diagnosis.measure.probe import Loss, Seen, gradients, look_at_layers
 from wellcond.diagnosis.measure.weights import trained_weights
 from wellcond.diagnosis.result import Diagnosis
@@ -26,8 +25,7 @@ from wellcond.diagnosis.verdicts import judge
 from wellcond.errors import WellcondError
 from wellcond.init.api import LayerFilter
 from wellcond.jacobian.condition_number import MEMORY
-from wellcond.jacobian.cost_estimate import operations_per_second
-from wellcond.jacobian.head_jacobian import Rows
+from wellcond.jacobian.head_jacobian import Rows, operations_per_second
 from wellcond.propagation.thresholds import Thresholds
 
 ANNOUNCED_SECONDS = 3.0  # of work from which on it is said how long it takes before it begins
@@ -85,21 +83,19 @@ def diagnose(
     if jacobian is not False:
         budget = BUDGET / len(chosen) if jacobian == "auto" else None
         options = JacobianOptions(rows, None, heads, tuple(sequences), vertical, max_memory, budget)
-    trained, applied = trained_weights(model), applied_to(model, chosen)
+    trained = trained_weights(model)
     slopes = {} if loss is None or loss is False else gradients(chosen, batch, loss)
     seen = look_at_layers(chosen, batch)
     seconds = _seconds(seen, options) if progress else 0.0
     said = f"diagnose: exact κ(J), about {_duration(seconds)}" if seconds > ANNOUNCED_SECONDS else "diagnose"
     records = [
-        layer_record(
-            one, jacobian=options, trained=trained, gradients=slopes, conditioning=applied.get(one.layer.name, ())
-        )
+        layer_record(one, jacobian=options, trained=trained, gradients=slopes)
         for one in bar(seen, said, unit="layer", shown=progress, at_once=seconds > ANNOUNCED_SECONDS)
     ]
     return Diagnosis(
         type(chosen[0].root).__name__,
         description or describe_batch(batch),
-        tuple(judge(record, limits) for record in records),
+        tuple(judge(record, limits) for record in with_conditioning(model, chosen, records)),
         tuple({"name": item.name, "cls": item.cls, "reason": item.reason} for item in found.unclaimed),
         {"jacobian": None if options is None else asdict(options), "thresholds": asdict(limits)},
         {"python": platform.python_version(), "torch": str(torch.__version__), "wellcond": version("wellcond")},

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import asdict, replace
+from dataclasses import asdict
 from itertools import cycle, islice
 from pathlib import Path
 from typing import Annotated, Any, Final, Literal, Protocol, Self, get_args, runtime_checkable
@@ -20,9 +20,8 @@ from wellcond._core.user_warnings import warn_user
 from wellcond.attention.find import attention_layers
 from wellcond.attention.layers import AttentionLayers
 from wellcond.diagnosis.journal import Journal
-from wellcond.diagnosis.measure.applied import applied_to
 from wellcond.diagnosis.measure.jacobians import JacobianOptions
-from wellcond.diagnosis.measure.layers import layer_record
+from wellcond.diagnosis.measure.layers import layer_record, with_conditioning
 from wellcond.diagnosis.measure.probe import Seen, look_at_layers
 from wellcond.diagnosis.measure.weights import trained_weights
 from wellcond.diagnosis.records import Concern, LayerRecord
@@ -154,8 +153,7 @@ class Monitor:
             if torch.cuda.is_available():
                 torch.cuda.synchronize()  # what the training has queued is not ours
             start = time.perf_counter()
-            applied = applied_to(self.model, self.layers)
-            measured = (replace(layer, conditioning=applied.get(layer.name, ())) for layer in self._measure(tier))
+            measured = with_conditioning(self.model, self.layers, self._measure(tier))
             judged = [judge(layer, self.thresholds) for layer in measured]
             layers = [asdict(layer) for layer in judged]
             record = {
@@ -188,15 +186,9 @@ class Monitor:
         chosen: dict[str, list[int]] = {}
         for name, head in islice(self._turns, self._heads):
             chosen.setdefault(name, []).append(head)
-        options = JacobianOptions(size=self._size)
+        options = {name: JacobianOptions(size=self._size, heads=sorted(heads)) for name, heads in chosen.items()}
         return [
-            layer_record(
-                seen,
-                weights=False,
-                attention=False,
-                jacobian=replace(options, heads=sorted(chosen[seen.layer.name])),
-                brief=True,
-            )
+            layer_record(seen, weights=False, attention=False, jacobian=options[seen.layer.name], brief=True)
             for seen in look_at_layers(self.layers.select(list(chosen)), self.batch, norms=False)
         ]
 

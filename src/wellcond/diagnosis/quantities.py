@@ -10,9 +10,17 @@ from collections.abc import Iterator
 from typing import Any
 
 from wellcond.diagnosis import readings, remedies
-from wellcond.diagnosis.quantity import Column, Quantity, VerdictRule
+from wellcond.diagnosis.quantity import Column, Quantity, Scale, VerdictRule
 from wellcond.diagnosis.readings import DEFICIENT, NOT_FINITE, ROLES, SYMBOLS
-from wellcond.diagnosis.scales import GAIN, GRADIENT, KAPPA, KAPPA_JACOBIAN, LOGIT, RANK, RATIO, SHARE
+
+SHARE = Scale(log=False, low=0.0, high=1.0, fixed=True)
+LOGIT = Scale(log=False, low=0.0, high=10.0)  # a softmax of smaller ones is far from one-hot
+RANK = Scale(log=False, low=1.0, high=10.0)
+KAPPA = Scale(log=True, low=1.0, high=100.0)
+KAPPA_JACOBIAN = Scale(log=True, low=1.0, high=1e4)
+GAIN = Scale(log=True, low=0.1, high=10.0)
+GRADIENT = Scale(log=True)
+RATIO = Scale(log=True, low=0.01, high=100.0, diverging=True)
 
 STATES = {"scaled": "With the gains of the norms", "trained": "Trained, before conditioning"}  # and their groups
 SPECTRUM = {"kappa": ("κ", "condition"), "sigma_min": ("σ_min", "sigma_min"), "sigma_max": ("σ_max", "sigma_max")}
@@ -108,24 +116,11 @@ def _papers() -> Iterator[Quantity]:
     least = ("ok", "lower bound", "unresolved")
     yield Quantity("kappa_jacobian_at_least", "κ(J) is at least", read=own, **about, kept=least, line="dotted")
     about["group"] = "The papers’ bound"
-    yield Quantity(
-        "kappa_jacobian_vertical",
-        "κ(J) stacked vertically",
-        read=readings.vertical_condition,
-        **about,
-        words="κ(J), blocks stacked vertically",
-        kept=("ok",),
-        line="dashdot",
-    )
-    yield Quantity(
-        "bound",
-        "papers’ bound",
-        read=readings.bound_of,
-        **about,
-        words="bound (vertical convention)",
-        logged=("mean",),
-        line="dashed",
-    )
+    key, label, words = "kappa_jacobian_vertical", "κ(J) stacked vertically", "κ(J), blocks stacked vertically"
+    read, shown = readings.vertical_condition, about | {"kept": ("ok",), "line": "dashdot"}
+    yield Quantity(key, label, read=read, **shown, words=words)
+    words, shown = "bound (vertical convention)", about | {"logged": ("mean",), "line": "dashed"}
+    yield Quantity("bound", "papers’ bound", read=readings.bound_of, **shown, words=words)
     about |= {"figure": "", "scale": RATIO, "meaning": "below 1: less than the bound allows"}
     yield Quantity("ratio", "measured ÷ bound", read=readings.ratio_of, **about)
 

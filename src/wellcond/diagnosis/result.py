@@ -5,21 +5,21 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
+from statistics import median_high
 from typing import Any
 
 from wellcond._core.argument_types import Count, File
 from wellcond._core.atomic import write_text
 from wellcond._core.checked import checked
 from wellcond._core.json_safe import to_json
-from wellcond._core.numbers import middle
 from wellcond._core.result_table import Graded, ResultTable, Tabular
 from wellcond._core.safe_text import visible
 from wellcond._core.text_tables import span
+from wellcond.diagnosis.maps import head_rows
 from wellcond.diagnosis.quantities import QUANTITIES
 from wellcond.diagnosis.quantity import Column, Quantity
 from wellcond.diagnosis.readings import LayerView
 from wellcond.diagnosis.records import Concern, JacobianRecord, LayerRecord
-from wellcond.diagnosis.rows import head_rows
 from wellcond.diagnosis.schema import SCHEMA
 from wellcond.diagnosis.verdicts import by_kind, common_remedy, gravest_first
 from wellcond.propagation.thresholds import Severity
@@ -77,7 +77,7 @@ class Diagnosis(Tabular):
         >>> [(row["head"], round(row["kappa_query"], 1)) for row in d.records()]
         [(0, 2.1), (1, 1.8)]
         """
-        return head_rows(self.layers)
+        return head_rows([asdict(layer) for layer in self.layers])
 
     def _result_table(self) -> ResultTable:
         """One row per layer, the gravest first: medians over heads and what is wrong; then the worst, with remedies."""
@@ -95,11 +95,8 @@ class Diagnosis(Tabular):
             worst = [Graded(severity, f"  {line}") for severity, line in _grouped(self.concerns)[:5]]
             notes += ["", "worst", *worst]
         if self.skipped:
-            notes += [
-                "",
-                "not measured",
-                *(visible(f"  {s['name']} ({s['cls']}): {s['reason']}") for s in self.skipped),
-            ]
+            notes += ["", "not measured"]
+            notes += [visible(f"  {s['name']} ({s['cls']}): {s['reason']}") for s in self.skipped]
         header = ["layer", *(column.header for column in columns), "verdict"]
         return ResultTable(header, rows, title, notes, [layer.severity for layer in layers])
 
@@ -110,20 +107,14 @@ class Diagnosis(Tabular):
     @checked
     def to_json(self, path: File | None = None) -> str:
         """Return the diagnosis as a JSON document, also written to a file if a path is given."""
-        text = to_json(self.to_dict())
-        if path is not None:
-            write_text(Path(path), text)
-        return text
+        return _written(to_json(self.to_dict()), path)
 
     @checked
     def to_html(self, path: File | None = None) -> str:
         """Return one self-contained page that works offline, also written to a file if a path is given."""
         from wellcond.html.diagnosis_page import diagnosis_page
 
-        page = diagnosis_page(self.to_dict())
-        if path is not None:
-            write_text(Path(path), page)
-        return page
+        return _written(diagnosis_page(self.to_dict()), path)
 
     @checked
     def plot(self, path: File | None = None) -> Any:
@@ -131,6 +122,12 @@ class Diagnosis(Tabular):
         from wellcond.plots.heatmaps import diagnosis_figure
 
         return diagnosis_figure(self.to_dict(), path)
+
+
+def _written(text: str, path: File | None) -> str:
+    if path is not None:
+        write_text(Path(path), text)
+    return text
 
 
 class _Lines(list[Concern]):
@@ -144,13 +141,8 @@ def _grouped(concerns: Sequence[Concern]) -> list[tuple[Severity, str]]:
     for found in by_kind(concerns):
         first = found[0]
         others = [concern.layer for concern in found[1:]]
-        more = (
-            f" (and {len(others)} more layers: {span(others)})"
-            if len(others) > 1
-            else f" (and {others[0]})"
-            if others
-            else ""
-        )
+        count = f"{len(others)} more layers: " if len(others) > 1 else ""
+        more = f" (and {count}{span(others)})" if others else ""
         lines.append((first.severity, f"{first.severity}: {first.where}{more}: {first.text}: {common_remedy(found)}"))
     return lines
 
@@ -201,5 +193,5 @@ def _cell(view: LayerView, column: Column, quantities: Sequence[Quantity]) -> st
     if not values:
         return ""
     marks = {reading.mark for reading in found}
-    shown = min(values) if column.pick == "min" else max(values) if column.pick == "max" else middle(values)
+    shown = min(values) if column.pick == "min" else max(values) if column.pick == "max" else median_high(values)
     return next((f"{mark} " for mark in ("~", "≥") if mark in marks), "") + f"{shown:{column.form}}"

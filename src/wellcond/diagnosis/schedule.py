@@ -15,19 +15,14 @@ class Schedule:
     A tier is due when its share of the time that passed since its last record (our own time left out) pays for what
     that record cost: it stretches its own interval. Tiers share the budget equally.
 
-    Args:
-        tiers: what can be measured.
-        every: steps between two records; None to go by the budget.
-        budget: share of the time that may be spent.
-
     >>> schedule = Schedule(("weights",), every=10)
     >>> [step for step in range(25) if schedule.due("weights", step)]
     [0, 10, 20]
     """
 
-    tiers: Sequence[str]
-    every: int | None = None
-    budget: float = 0.01
+    tiers: Sequence[str]  # what can be measured
+    every: int | None = None  # steps between two records; None to go by the budget
+    budget: float = 0.01  # share of the time that may be spent
     spent: float = 0.0
     started: float = field(default_factory=lambda: time.perf_counter())
     last: dict[str, tuple[float, float]] = field(default_factory=dict)  # cost, and time of training when it was paid

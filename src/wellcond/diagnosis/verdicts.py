@@ -23,29 +23,22 @@ class _Finding:
     """One number that is wrong, of one head or (None) of the layer; `excess` is larger for the worse of two heads."""
 
     head: int | None
+    kind: ConcernKind
     rule: VerdictRule
     text: str
     excess: float
     roles: tuple[str, ...]
 
-    @property
-    def kind(self) -> ConcernKind:
-        return ConcernKind(self.rule.code)
-
-    @property
-    def severity(self) -> Severity:
-        return self.kind.severity
-
 
 def judge(record: LayerRecord, limits: Thresholds | None = None) -> LayerRecord:
     """Return a record with its verdicts: of each head, of the layer, and as concerns, gravest first."""
     layer = asdict(record)
-    found = sorted(_findings(layer, limits or Thresholds()), key=lambda finding: -finding.severity.rank)
+    found = sorted(_findings(layer, limits or Thresholds()), key=lambda finding: -finding.kind.severity.rank)
     heads = []
     for head in record.heads:
         mine = [finding for finding in found if finding.head == head.head]
         verdict, line = _words(layer, mine)
-        code, severity = (mine[0].kind, mine[0].severity) if mine else ("", None)
+        code, severity = (mine[0].kind, mine[0].kind.severity) if mine else ("", None)
         heads.append(replace(head, verdict=verdict, code=code, severity=severity, remedy=line))
     own = [finding for finding in found if finding.head is None]
     return replace(
@@ -53,7 +46,7 @@ def judge(record: LayerRecord, limits: Thresholds | None = None) -> LayerRecord:
         heads=tuple(heads),
         verdict=_words(layer, own)[0],
         code=own[0].kind if own else "",
-        severity=found[0].severity if found else None,
+        severity=found[0].kind.severity if found else None,
         concerns=tuple(_concerns(layer, found)),
     )
 
@@ -83,7 +76,8 @@ def _wrong(view: LayerView, head: int | None, quantities: Sequence[Quantity], li
             excess = rule.excess(reading, limits)
             if excess is not None and rule.unless not in found:
                 roles = (quantity.role,) if quantity.role else ROLES
-                found.setdefault(rule.code, _Finding(head, rule, _text(rule, quantity, reading), excess, roles))
+                text = _text(rule, quantity, reading)
+                found.setdefault(rule.code, _Finding(head, ConcernKind(rule.code), rule, text, excess, roles))
     yield from [found[NOT_FINITE]] if NOT_FINITE in found else found.values()
 
 

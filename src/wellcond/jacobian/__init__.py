@@ -17,9 +17,8 @@ Two conventions put the three blocks together:
 """
 
 from wellcond.jacobian.condition_number import spectrum
-from wellcond.jacobian.cost_estimate import Estimate
 from wellcond.jacobian.head import Head, softmax_head
-from wellcond.jacobian.head_jacobian import estimate, matrix, singular_values, tangent_kernel
+from wellcond.jacobian.head_jacobian import Estimate, estimate, matrix, singular_values, tangent_kernel
 from wellcond.jacobian.layer_heads import head_of, heads_of
 from wellcond.jacobian.papers_bound import bound, softmax_condition
 from wellcond.jacobian.result import Bound, ConditionNumber, SpectrumStatus

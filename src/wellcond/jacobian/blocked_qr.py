@@ -19,10 +19,7 @@ PANEL = 192
 def triangle(chunks: Iterable[Tensor], n: int, start: Tensor | None = None) -> Tensor:
     """R of the QR factorisation of all rows stacked: `(c, n)` each, to `(n, n)` upper triangular; chunks are consumed.
 
-    Args:
-        chunks: rows, in float64; a chunk is overwritten.
-        n: number of columns.
-        start: a triangle to begin with (overwritten), zero if None.
+    Chunks are in float64; they are overwritten, and so is `start`, a triangle to begin with.
 
     >>> a = torch.randn(50, 7, dtype=torch.float64)
     >>> r = triangle(a.clone().split(12), 7)

@@ -6,7 +6,6 @@ import math
 from collections.abc import Callable
 from dataclasses import dataclass
 
-import torch
 from torch import Tensor
 
 from wellcond._core.linalg import EPS, cholesky, eigenvalues, few_threads, solve_triangle, svdvals
@@ -18,24 +17,15 @@ MAX_ALL_VALUES = 1024  # size up to which all eigenvalues cost no more than two 
 
 @dataclass(frozen=True)
 class SingularValues:
-    """Singular values of one matrix, with what they can be trusted to.
+    """Singular values of one matrix, with what they can be trusted to."""
 
-    Args:
-        method: `"gram"` or `"factor"`.
-        n: how many singular values there are.
-        largest, smallest: the first and the last of them.
-        floor: what is below this cannot be told from zero.
-        slack: relative error of `smallest` from stopping an iteration.
-        values: all of them, largest first; None where only two were computed, and then none is below the floor.
-    """
-
-    method: str
-    n: int
+    method: str  # `"gram"` or `"factor"`
+    n: int  # how many singular values there are
     largest: float
     smallest: float
-    floor: float
-    slack: float = 0.0
-    values: Tensor | None = None
+    floor: float  # what is below this cannot be told from zero
+    slack: float = 0.0  # relative error of `smallest` from stopping an iteration
+    values: Tensor | None = None  # all, largest first; None where only two were computed, neither below the floor
 
     @property
     def rank(self) -> int:
@@ -95,14 +85,12 @@ def _all(method: str, values: Tensor) -> SingularValues:
 
 def _two(method: str, apply: Callable[[Tensor], Tensor], r: Tensor, n: int) -> SingularValues:
     """The largest and the smallest, given products with RᵀR and the triangle R."""
-    generator = torch.Generator().manual_seed(0)
-    start = torch.randn(n, dtype=torch.float64, generator=generator).to(r.device)
-    top, _ = lanczos_largest_eigenvalue(apply, start, tolerance=1e-11)
+    top, _ = lanczos_largest_eigenvalue(apply, n, r.device, tolerance=1e-11)
 
     def invert(v: Tensor) -> Tensor:
         return solve_triangle(r, solve_triangle(r, v[:, None], transposed=True))[:, 0]
 
-    inverse, residual = lanczos_largest_eigenvalue(invert, start, tolerance=1e-6)
+    inverse, residual = lanczos_largest_eigenvalue(invert, n, r.device, tolerance=1e-6)
     smallest = inverse**-0.5 if math.isfinite(inverse) else 0.0
     # Half of the relative residual of σ⁻², squared where no other eigenvalue is near; the half is the safe one.
     return SingularValues(method, n, top**0.5, smallest, _floor(method, top**0.5, n), residual / (2 * inverse))

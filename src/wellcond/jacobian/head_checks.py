@@ -21,12 +21,8 @@ def check_tensors(
 ) -> None:
     """Raise, with its name and the shape it should have, at the first tensor that does not fit the others.
 
-    Args:
-        x: tokens, `(N, D)` or `(B, N, D)`.
-        memory: what keys and values read, if that is something else.
-        weights: `(D, d)`, `(D, d)` and `(D, d_v)`.
-        biases: `(d,)` by role.
-        of_logits: by name, what is added to them or multiplied with them; numbers and None are left to others.
+    All are as `softmax_head` has them; `of_logits` is by name what is added to logits or multiplied with them, of which
+    numbers and None are left to others.
 
     >>> check_tensors(torch.ones(5, 6), None, (torch.ones(6, 3), torch.ones(6, 3), torch.ones(7, 3)), {}, {})
     Traceback (most recent call last):

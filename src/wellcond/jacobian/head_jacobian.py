@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cache
 from typing import Final, Literal
 
 import torch
@@ -13,15 +16,15 @@ from wellcond._core.checked import checked
 from wellcond.attention.replay import Softmax
 from wellcond.errors import WellcondError
 from wellcond.jacobian.autograd import role_blocks
-from wellcond.jacobian.cost_estimate import Estimate
 from wellcond.jacobian.gram_and_qr import by_gram, by_qr
 from wellcond.jacobian.head import Head
 from wellcond.jacobian.operator import Dense, JacobianOperator, SideBySide, Vertical
 from wellcond.jacobian.result import JacobianConvention
-from wellcond.jacobian.softmax_closed_form import closed_form_blocks, compress
+from wellcond.jacobian.softmax_closed_form import CHUNK_ENTRIES, closed_form_blocks, compress
 
 SIDE_BY_SIDE: Final = "side-by-side"
 VERTICAL: Final = "vertical"
+BYTES = 8  # of a float64
 
 Rows = Count | Sequence[int] | None
 Exact = Literal["gram", "factor"]
@@ -67,6 +70,57 @@ def matrix(head: Head, *, convention: JacobianConvention = SIDE_BY_SIDE, rows: R
     return operator_of(head, choose_rows(head, rows), convention).matrix()
 
 
+@dataclass(frozen=True)
+class Estimate:
+    """Memory and time of the two exact routes.
+
+    Args:
+        rows: of the compressed Jacobian.
+        columns: of the compressed Jacobian.
+        gram_bytes: peak memory of the route by the Gram matrix.
+        factor_bytes: peak memory of the route by the triangular factor.
+        gram_seconds: operations of the Gram matrix's route ÷ the speed of a matrix product here.
+        factor_seconds: the same for the triangular factor's.
+
+    >>> estimate = Estimate.of(rows=4160, columns=12480, dense=False)
+    >>> estimate.factor_bytes < estimate.gram_bytes < 2**30
+    True
+    """
+
+    rows: int
+    columns: int
+    gram_bytes: int
+    factor_bytes: int
+    gram_seconds: float
+    factor_seconds: float
+
+    @classmethod
+    def of(cls, rows: int, columns: int, *, dense: bool) -> Estimate:
+        """For a Jacobian of this size; `dense` if it must be whole in memory (no closed form)."""
+        n, long = min(rows, columns), max(rows, columns)
+        whole = rows * columns if dense else 0
+        products = 2.0 * n * n * long if dense else 0.0
+        speed = operations_per_second()
+        return cls(
+            rows,
+            columns,
+            BYTES * (3 * n * n + whole),  # the matrix, its factor, and what building it needs
+            BYTES * (2 * n * n + 4 * max(1024 * n, CHUNK_ENTRIES) + whole),  # the triangle, its start, a few chunks
+            (n**3 / 3 * 2 + products) / speed,
+            2.0 * n * n * long / speed * 1.5,  # reflections run at about two thirds of the speed of products
+        )
+
+
+@cache
+def operations_per_second() -> float:
+    """Speed of a float64 matrix product on this machine, measured once."""
+    a = torch.ones(768, 768, dtype=torch.float64)
+    a @ a
+    start = time.perf_counter()
+    a @ a
+    return 2 * 768**3 / max(time.perf_counter() - start, 1e-6)
+
+
 @checked
 def estimate(head: Head, *, convention: JacobianConvention = SIDE_BY_SIDE, rows: Rows = None) -> Estimate:
     """Memory and time of a spectrum, from shapes alone.
@@ -97,8 +151,6 @@ def choose_rows(head: Head, rows: Rows) -> Tensor:
     if rows is None:
         return torch.arange(total)
     if isinstance(rows, int):
-        if rows < 1:
-            raise WellcondError(f"at least one query row is needed, got rows={rows}")
         return torch.linspace(0, total - 1, min(rows, total)).round().long()
     chosen = torch.tensor(sorted(set(rows)))
     if not len(chosen) or chosen[0] < 0 or chosen[-1] >= total:
@@ -112,15 +164,10 @@ def operator_of(head: Head, rows: Tensor, convention: str) -> JacobianOperator:
     if vertical and (len(head.weights) < 3 or len({w.shape for w in head.weights.values()}) > 1):
         shapes = {role: tuple(w.shape) for role, w in head.weights.items()}
         raise WellcondError(f"the vertical convention needs W_Q, W_K and W_V of one shape, got {shapes}")
-    tokens = dict(head.tokens)
-    if "query" in tokens and len(rows) < head.rows:
-        tokens["query"] = tokens["query"][:, rows]
-    closed = type(head.mixing) is Softmax
-    if not closed:  # the queries of other rows may matter
-        tokens = dict(head.tokens)
-    compressed = compress(tokens, joint=vertical)
-    if closed:
-        parts = closed_form_blocks(head, compressed, rows)
-        return Vertical(parts) if vertical else SideBySide(parts)
-    parts_by_role = role_blocks(head, compressed, rows)
-    return Dense(torch.cat(parts_by_role, 0 if vertical else 1))
+    if type(head.mixing) is not Softmax:  # the queries of other rows may matter
+        blocks = role_blocks(head, compress(head.tokens, joint=vertical), rows)
+        return Dense(torch.cat(blocks, 0 if vertical else 1))
+    queries = head.tokens["query"]
+    tokens = head.tokens | {"query": queries[:, rows] if len(rows) < head.rows else queries}
+    parts = closed_form_blocks(head, compress(tokens, joint=vertical), rows)
+    return Vertical(parts) if vertical else SideBySide(parts)

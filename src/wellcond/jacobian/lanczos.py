@@ -10,30 +10,27 @@ from torch import Tensor
 from wellcond._core.linalg import eigh
 from wellcond.jacobian.head import Head
 
+MAX_PRODUCTS = 400
 STEPS_BETWEEN_CHECKS = 5  # of the small matrix's eigenvalues
 
 
 def lanczos_largest_eigenvalue(
-    apply: Callable[[Tensor], Tensor], start: Tensor, *, tolerance: float = 1e-10, steps: int = 400
+    apply: Callable[[Tensor], Tensor], n: int, device: torch.device, *, tolerance: float
 ) -> tuple[float, float]:
     """The largest eigenvalue of a positive semi-definite operator, and how far off it may be.
 
     Lanczos with full reorthogonalisation (Paige 1972), stopped when the residual is below `tolerance` times the
     eigenvalue: there is an eigenvalue within that, and away from clusters within its square.
 
-    Args:
-        apply: product with a vector.
-        start: `(n,)`, a vector with a component in every direction.
-        tolerance: relative residual to stop at.
-        steps: products to stop after all the same; the residual is returned.
+    After 400 products with `apply` it stops all the same, and the residual says where.
 
     >>> a = torch.diag(torch.arange(1.0, 101.0, dtype=torch.float64))
-    >>> value, residual = lanczos_largest_eigenvalue(lambda x: a @ x, torch.ones(100, dtype=torch.float64))
+    >>> value, residual = lanczos_largest_eigenvalue(lambda x: a @ x, 100, a.device, tolerance=1e-10)
     >>> round(value, 9), residual < 1e-8
     (100.0, True)
     """
-    n = len(start)
-    steps = min(n, steps)
+    steps = min(n, MAX_PRODUCTS)
+    start = torch.randn(n, dtype=torch.float64, generator=torch.Generator().manual_seed(0)).to(device)
     basis = start.new_empty(steps, n)
     small = torch.zeros(steps + 1, steps + 1, dtype=torch.float64)
     v = start / start.norm()
@@ -55,7 +52,7 @@ def lanczos_largest_eigenvalue(
     raise AssertionError("the last step returns")
 
 
-def largest_singular_value(head: Head, rows: Tensor, *, tolerance: float = 1e-6) -> tuple[float, float]:
+def largest_singular_value(head: Head, rows: Tensor) -> tuple[float, float]:
     """σ_max of J side by side for some query rows, and how far off it may be.
 
     Jᵀu is reverse mode; J v is the derivative of uᵀJv with respect to u, so only reverse mode is needed.
@@ -77,7 +74,5 @@ def largest_singular_value(head: Head, rows: Tensor, *, tolerance: float = 1e-6)
         (pushed,) = torch.autograd.grad(back, u, pulled, retain_graph=True)
         return pushed
 
-    generator = torch.Generator().manual_seed(0)
-    start = torch.randn(len(out), dtype=torch.float64, generator=generator).to(out.device)
-    value, residual = lanczos_largest_eigenvalue(apply, start, tolerance=tolerance)
+    value, residual = lanczos_largest_eigenvalue(apply, len(out), out.device, tolerance=1e-6)
     return value**0.5, residual / (2 * value**0.5) if value else 0.0

@@ -88,9 +88,7 @@ def one_head(mixing: Mixing, whole: dict[str, Tensor], chosen: Tensor, head: int
     """The mixing of one head on some sequences, the others' Q, K and V held fixed at `whole`, `(B, heads, N, d)`."""
 
     def put(role: str, x: Tensor) -> Tensor:
-        if role not in whole:
-            return x
-        if whole[role].shape[:2] == (1, 1):
+        if role not in whole or whole[role].shape[:2] == (1, 1):
             return x
         return whole[role].index_put((chosen, torch.tensor(index[role])), x[:, 0])
 

@@ -80,9 +80,8 @@ class ConditionNumber:
             return f"σ_max {self.sigma_max:.3g} ({self.status})"
         if self.status == SpectrumStatus.DEFICIENT:
             return f"{self.value:.3g} (rank {self.rank} of {self.structural_rank})"
-        return f"{self.sign} {self.value:.3g}".strip() + (
-            "" if self.status == SpectrumStatus.OK else f" ({self.status})"
-        )
+        text = f"{self.sign} {self.value:.3g}".strip()
+        return text if self.status == SpectrumStatus.OK else f"{text} ({self.status})"
 
 
 @dataclass(frozen=True)

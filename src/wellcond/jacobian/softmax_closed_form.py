@@ -15,6 +15,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -28,21 +29,13 @@ CHUNK_ENTRIES = 2**22  # numbers in a temporary tensor
 
 @dataclass(frozen=True)
 class JacobianBlocks:
-    """The factors of J for R query rows (of all sequences together).
+    """The factors of J for R query rows (of all sequences together)."""
 
-    Args:
-        m: `M_n`, `(R, d_v, d)`.
-        x: what the query rows read, compressed, `(R, r)`.
-        g: `G_n`, `(R, d_v, r)`, or the whole key block `(R, d_v, r, d)` where keys are mapped one by one.
-        q: mapped queries, `(R, d)`; None where `g` is the whole block.
-        px: mixed tokens, `(R, r)`.
-    """
-
-    m: Tensor
-    x: Tensor
-    g: Tensor
-    q: Tensor | None
-    px: Tensor
+    m: Tensor  # `M_n`, `(R, d_v, d)`
+    x: Tensor  # what the query rows read, compressed, `(R, r)`
+    g: Tensor  # `G_n`, `(R, d_v, r)`, or the whole key block `(R, d_v, r, d)` where keys are mapped one by one
+    q: Tensor | None  # mapped queries, `(R, d)`; None where `g` is the whole block
+    px: Tensor  # mixed tokens, `(R, r)`
 
     def query(self) -> Tensor:
         """The whole query block, `(R, d_v, r, d)`."""
@@ -118,12 +111,10 @@ def _contract(deviations: Tensor, y: Tensor, p: Tensor, even: bool) -> Tensor:
 def _at_rows(softmax: Softmax, rows: Tensor) -> Softmax:
     """The softmax of some query rows, maps already applied."""
 
-    def pick(x: float | Tensor | None) -> float | Tensor | None:
+    def pick(x: Any) -> Any:
         return x[..., rows, :] if isinstance(x, Tensor) and x.ndim >= 2 and x.shape[-2] > 1 else x
 
-    scale = pick(softmax.scale)
-    assert scale is not None
-    return Softmax(scale, None if softmax.bias is None else pick(softmax.bias), softcap=softmax.softcap)  # type: ignore[arg-type]
+    return Softmax(pick(softmax.scale), pick(softmax.bias), softcap=softmax.softcap)
 
 
 def _slope(softmax: Softmax, q: Tensor, k: Tensor) -> Tensor:
@@ -155,13 +146,17 @@ def mapped(f: Callable[[Tensor], Tensor], x: Tensor) -> tuple[Tensor, Tensor | N
 
 def is_identity(f: Callable[[Tensor], Tensor], x: Tensor) -> bool:
     """Return whether a map changes neither values nor gradients here; a norm keeps unit vectors, but not gradients."""
+    out, probe, pulled = pull_back_probe(f, x)
+    return torch.equal(out, x) and torch.equal(pulled, probe)
+
+
+def pull_back_probe(f: Callable[[Tensor], Tensor], x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """Return f(x), a random cotangent that is the same at every call, and the gradient it gives x."""
     with torch.enable_grad():
         leaf = x.detach().requires_grad_()
         out = f(leaf)
-        if not torch.equal(out, leaf):
-            return False
         probe = torch.randn(out.shape, dtype=out.dtype, generator=torch.Generator().manual_seed(0)).to(out.device)
-        return torch.equal(torch.autograd.grad(out, leaf, probe)[0], probe)
+        return out.detach(), probe, torch.autograd.grad(out, leaf, probe)[0]
 
 
 def compress(tokens: dict[str, Tensor], joint: bool) -> dict[str, Tensor]:

@@ -10,7 +10,7 @@ from wellcond.attention.replay import Softmax
 from wellcond.jacobian.gram_and_qr import by_qr
 from wellcond.jacobian.head import Head
 from wellcond.jacobian.head_jacobian import SIDE_BY_SIDE, VERTICAL, operator_of
-from wellcond.jacobian.softmax_closed_form import is_identity
+from wellcond.jacobian.softmax_closed_form import is_identity, pull_back_probe
 
 TWIN_ZERO = 1e-9  # σ ÷ σ_max of a twin below which σ is zero; κ of a twin is far below the inverse of this
 
@@ -49,11 +49,8 @@ def _likeness(twin: Head, rows: Tensor, convention: str) -> tuple[object, ...] |
     q, k, _ = twin.project()
     parts: list[Tensor] = []
     for f, x in ((softmax.query_map, q), (softmax.key_map, k)):
-        with torch.enable_grad():
-            leaf = x.detach().requires_grad_()
-            out = f(leaf)
-            probe = torch.randn(out.shape, dtype=out.dtype, generator=torch.Generator().manual_seed(0)).to(out.device)
-            parts += [out.detach(), torch.autograd.grad(out, leaf, probe)[0]]
+        out, _, pulled = pull_back_probe(f, x)
+        parts += [out, pulled]
     parts += [x for x in (softmax.scale, softmax.bias) if isinstance(x, Tensor)]
     plain = tuple(x for x in (softmax.scale, softmax.softcap) if not isinstance(x, Tensor))
     shapes = tuple((role, tuple(w.shape)) for role, w in twin.weights.items())

@@ -38,17 +38,11 @@ KNOWN_ACTIVATIONS: tuple[tuple[Activation, Function], ...] = (
 
 @dataclass(frozen=True)
 class MLPActivation:
-    """The activation between an MLP's matrices, and its gate.
+    """The activation between an MLP's matrices, and its gate."""
 
-    Args:
-        kernel: of the activation alone.
-        gate: the columns of the gate among those of all matrices that read the stream; None where there is no gate.
-        up: the columns that the gate multiplies, else all.
-    """
-
-    kernel: Kernel
-    gate: slice | None
-    up: slice
+    kernel: Kernel  # of the activation alone
+    gate: slice | None  # its columns among those of all matrices that read the stream; None where there is no gate
+    up: slice  # the columns that the gate multiplies, else all
 
 
 @torch.no_grad()

@@ -23,37 +23,21 @@ from wellcond.placement.wiring import NotPlaced
 
 @dataclass(frozen=True)
 class BatchStatistics:
-    """One layer on a batch, means over heads, rows and sequences.
+    """One layer on a batch, means over heads, rows and sequences."""
 
-    Args:
-        tokens: visible columns of a row.
-        alone, together: the numbers of columns of a row, and in common of two rows, with which uniform attention has
-            this mask's mean Σ p² and Σ p p'; both T without a mask.
-        columns: how many columns each row sees, the distinct numbers and the share of rows that see as many.
-        read: of the tokens before the gain of the norm that the layer reads.
-        variance: s², of the logits along a row, the own column left out; None where rows have but one other.
-        shift: own logit − the others' mean.
-        entropy: ÷ log of the row's visible columns.
-        participation: Σ p².
-        own: weight of the own token.
-        visible: which tokens count, `(B, N)`.
-        transposed: whether the layer is given `(N, B, D)`.
-        notes: what else acts on the logits.
-    """
-
-    tokens: float
-    alone: float
-    together: float
-    columns: tuple[tuple[int, float], ...]
-    read: TokenMoments
-    variance: float | None
-    shift: float
-    entropy: float
-    participation: float
-    own: float
-    visible: Tensor
-    transposed: bool
-    notes: tuple[str, ...]
+    tokens: float  # visible columns of a row
+    alone: float  # columns of a row with which uniform attention has this mask's mean Σ p²; T without a mask
+    together: float  # columns in common of two rows with which it has the mask's mean Σ p p'; T without a mask
+    columns: tuple[tuple[int, float], ...]  # the distinct numbers of columns that rows see, and the share of rows
+    read: TokenMoments  # of the tokens before the gain of the norm that the layer reads
+    variance: float | None  # s², of the logits along a row, the own column left out; None where rows have but one other
+    shift: float  # own logit − the others' mean
+    entropy: float  # ÷ log of the row's visible columns
+    participation: float  # Σ p²
+    own: float  # weight of the own token
+    visible: Tensor  # which tokens count, `(B, N)`
+    transposed: bool  # whether the layer is given `(N, B, D)`
+    notes: tuple[str, ...]  # what else acts on the logits
 
 
 @torch.no_grad()

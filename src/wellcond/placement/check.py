@@ -21,9 +21,9 @@ from wellcond.placement.block_architecture import behind_norm, block_architectur
 from wellcond.placement.expected_rows import ExpectedRows, expected_rows, harmonic_mean
 from wellcond.placement.notes import closing_notes, notes_on
 from wellcond.placement.placed_blocks import PlacedBlock, place_blocks
-from wellcond.placement.ragged_statistics import ragged_statistics
 from wellcond.placement.result import shorten_name
 from wellcond.placement.token_moments import TokenMoments
+from wellcond.propagation.attention_statistics import ragged_statistics
 from wellcond.propagation.stack import propagate_blocks
 
 QUANTITIES = ("cosine", "entropy", "participation", "own")
@@ -41,17 +41,11 @@ class Course:
 
 @dataclass(frozen=True)
 class Stretch:
-    """Consecutive blocks, predicted from the tokens that enter the first of them.
+    """Consecutive blocks, predicted from the tokens that enter the first of them."""
 
-    Args:
-        layers: names of their attention layers.
-        predicted: from the weights of each block, and the size and similarity of the first one's tokens.
-        measured: on the batch.
-    """
-
-    layers: tuple[str, ...]
-    predicted: Course
-    measured: Course
+    layers: tuple[str, ...]  # names of their attention layers
+    predicted: Course  # from the weights of each block, and the size and similarity of the first one's tokens
+    measured: Course  # on the batch
 
 
 @dataclass(frozen=True)

@@ -16,10 +16,12 @@ import torch
 from wellcond.placement.batch_statistics import BatchStatistics
 from wellcond.placement.token_moments import TokenMoments
 from wellcond.placement.weight_estimates import Logits
-from wellcond.propagation.exact_rows import RowStatistics, exact_row
+from wellcond.propagation.exact_rows import exact_row
 
 SMALLEST_SPREAD = 1e-9  # q (q − p) below which tokens are alike, and logits say nothing of the weights
 HEAD_GROUPS = 4  # heads that differ little are taken together
+
+_row = lru_cache(maxsize=4096)(exact_row)
 
 
 @dataclass(frozen=True)
@@ -45,12 +47,9 @@ def deviations(logits: Logits, read: TokenMoments) -> list[tuple[float, float, f
 
 
 def expected_rows(logits: Logits, read: TokenMoments, columns: tuple[tuple[int, float], ...]) -> ExpectedRows:
-    """Return means over heads, and over rows that see different numbers of columns.
+    """Return means over heads and rows; `columns` are numbers of columns, and the share of rows that see as many.
 
-    Args:
-        logits: of the layer.
-        read: moments of the tokens before the norm's gain.
-        columns: numbers of columns, and the share of rows that see as many.
+    The moments are those of the tokens before the norm's gain.
 
     >>> even = Logits((0.0,), (0.0,), (0.0,), (8.0,), (0.0,))
     >>> round(expected_rows(even, TokenMoments(1.0, 0.5), ((16, 1.0),)).participation, 4)
@@ -96,8 +95,3 @@ def _query_norms(d: float) -> list[tuple[float, float]]:
         return [(1.0, 1.0)]
     points = ((-math.sqrt(3), 1 / 6), (0.0, 2 / 3), (math.sqrt(3), 1 / 6))
     return [(max(0.0, 1 - 2 / (9 * d) + z * math.sqrt(2 / (9 * d))) ** 1.5, weight) for z, weight in points]
-
-
-@lru_cache(maxsize=4096)
-def _row(deviation: float, count: int, shift: float) -> RowStatistics:
-    return exact_row(deviation, count, shift)

@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import Any
 
 from torch import nn
 
 from wellcond._core.checked import checked
 from wellcond.attention.find import attention_layers
-from wellcond.diagnosis.measure.applied import applied_to
-from wellcond.diagnosis.records import AppliedRecord
+from wellcond.diagnosis.measure.layers import with_conditioning
+from wellcond.diagnosis.records import LayerRecord
 from wellcond.diagnosis.verdicts import judge
 from wellcond.placement.block_architecture import block_architecture
 from wellcond.placement.expected_rows import expected_rows, harmonic_mean
@@ -41,16 +40,15 @@ def locate(model: nn.Module, batch: Any, *, thresholds: Thresholds | None = None
     """
     placed, skipped = place_blocks(model, batch)
     limits = thresholds or Thresholds()
-    applied = applied_to(model, attention_layers(model))
-    layers = tuple(_layer_placement(one, applied.get(one.layer.name, ()), limits) for one in placed)
+    records = with_conditioning(model, attention_layers(model), [one.record for one in placed])
+    layers = tuple(_layer_placement(one, judge(record, limits)) for one, record in zip(placed, records, strict=True))
     tokens = max(2, round(sum(layer.tokens for layer in layers) / len(layers)))
     blocks = tuple(block_architecture(one, tokens) for one in placed)
     return Placement(layers, skipped, notes_on(placed), limits, blocks)
 
 
-def _layer_placement(one: PlacedBlock, applied: tuple[AppliedRecord, ...], limits: Thresholds) -> LayerPlacement:
+def _layer_placement(one: PlacedBlock, judged: LayerRecord) -> LayerPlacement:
     """One placed block as plain numbers, judged as `wc.diagnose` judges its heads and tokens on the batch."""
-    judged = judge(replace(one.record, conditioning=applied), limits)
     seen, read = one.batch, one.batch.read
     beta = bias = shift = dim = None
     rows = expected_rows(one.heads, read, seen.columns)

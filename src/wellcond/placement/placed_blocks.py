@@ -36,33 +36,20 @@ from wellcond.placement.wiring import NotPlaced, Wiring, find_wiring
 
 @dataclass(frozen=True)
 class PlacedBlock:
-    """One block of a model in the theory's terms.
+    """One block of a model in the theory's terms."""
 
-    Args:
-        layer: the view of its attention.
-        wiring: where its norms and scales stand.
-        activation: between the matrices of its MLP.
-        batch: its attention on the batch.
-        logits: what the weights say of the logits, or why they say nothing.
-        values, mlp: what the weights say of the branches.
-        before, after: size and overlap of the stream's tokens, before and after the block.
-        follows: whether the block reads what the last placed one gave.
-        notes: what to know of it.
-        record: its heads and tokens as `wc.diagnose` measures them.
-    """
-
-    layer: AttentionLayer
-    wiring: Wiring
-    activation: MLPActivation
-    batch: BatchStatistics
-    logits: Logits | str
-    values: Values
+    layer: AttentionLayer  # the view of its attention
+    wiring: Wiring  # where its norms and scales stand
+    activation: MLPActivation  # between the matrices of its MLP
+    batch: BatchStatistics  # its attention on the batch
+    logits: Logits | str  # what the weights say of the logits, or why they say nothing
+    values: Values  # what the weights say of the branches
     mlp: MLPGains
-    before: TokenMoments
+    before: TokenMoments  # size and overlap of the stream's tokens, before and after the block
     after: TokenMoments
-    follows: bool
-    notes: tuple[str, ...]
-    record: LayerRecord
+    follows: bool  # whether the block reads what the last placed one gave
+    notes: tuple[str, ...]  # what to know of it
+    record: LayerRecord  # its heads and tokens as `wc.diagnose` measures them
 
     @property
     def heads(self) -> Logits:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-import torch
 from torch import Tensor, nn
 
 from wellcond.attention.replay import as_sequences
@@ -27,16 +26,15 @@ class TokenMoments:
         return self.overlap / self.size if self.size > 0 else 1.0
 
 
-def token_moments(x: Tensor, visible: Tensor | None = None) -> TokenMoments:
+def token_moments(x: Tensor, visible: Tensor) -> TokenMoments:
     """Return the moments of `(B, N, D)` tokens; those not visible are left out, and sequences count alike.
 
-    >>> token_moments(torch.ones(1, 4, 8))
+    >>> import torch
+    >>> token_moments(torch.ones(1, 4, 8), torch.ones(1, 4, dtype=torch.bool))
     TokenMoments(size=1.0, overlap=1.0)
     """
-    x = x.double()
-    keep = torch.ones(x.shape[:2], dtype=torch.bool) if visible is None else visible
-    x = x * keep.to(x.device)[..., None]
-    count = keep.sum(1).to(x.device)
+    x = x.double() * visible.to(x.device)[..., None]
+    count = visible.sum(1).to(x.device)
     squares = x.square().sum((1, 2))
     common = (x.sum(1).square().sum(1) - squares) / (count * (count - 1)).clamp_min(1)
     usable = count > 1

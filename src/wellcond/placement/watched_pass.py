@@ -21,15 +21,10 @@ SAMPLED_TOKENS = 8  # of each tensor: enough to tell tensors apart, and to check
 
 @dataclass(frozen=True)
 class Sample:
-    """A few tokens of one tensor.
+    """A few tokens of one tensor."""
 
-    Args:
-        rows: `(up to 8, width)` in float64, evenly spaced.
-        count: how many tokens there were.
-    """
-
-    rows: Tensor
-    count: int
+    rows: Tensor  # `(up to 8, width)` in float64, evenly spaced
+    count: int  # how many tokens there were
 
     def same(self, other: Sample) -> bool:
         """Return whether both are of one tensor, bit by bit."""
@@ -59,19 +54,12 @@ class Trace:
 
 @dataclass(frozen=True)
 class Watched:
-    """The record of one pass.
+    """The record of one pass."""
 
-    Args:
-        seen: each layer's call, in the order of the layers.
-        traces: of blocks, attention layers, norms and MLP matrices, by canonical path.
-        norms: which of these paths are norms.
-        streams: what each block was given and gave, whole, by the block's path.
-    """
-
-    seen: list[Seen]
-    traces: dict[str, Trace]
-    norms: tuple[str, ...]
-    streams: dict[str, tuple[Tensor, Tensor]]
+    seen: list[Seen]  # each layer's call, in the order of the layers
+    traces: dict[str, Trace]  # of blocks, attention layers, norms and MLP matrices, by canonical path
+    norms: tuple[str, ...]  # which of these paths are norms
+    streams: dict[str, tuple[Tensor, Tensor]]  # what each block was given and gave, whole, by the block's path
 
 
 def watch(layers: AttentionLayers, batch: Any) -> Watched:

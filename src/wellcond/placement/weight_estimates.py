@@ -14,6 +14,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
+from wellcond.attention.replay import repeat_groups
 from wellcond.attention.view import AttentionLayer, ResidualBlock
 from wellcond.diagnosis.measure.weights import gain
 from wellcond.placement.activation import MLPActivation
@@ -22,21 +23,14 @@ from wellcond.placement.wiring import Branch, NotPlaced
 
 @dataclass(frozen=True)
 class Logits:
-    """One layer's logits, head by head, for tokens of unit size.
+    """One layer's logits, head by head, for tokens of unit size."""
 
-    Args:
-        variance: σ_a².
-        bias: B = |s W_K b|², what the query's bias (and that of the norm before it) adds.
-        trace: tr M, what multiplies q − p in the own column's shift.
-        head_dim: d_eff.
-        lean: how the own column's shift grows with the row's variance, both being the token's own size where M ∝ I; so
-            that the own logit has the (q − p)² tr(M²) of variance that the others have not. 0 for independent weights.
-    """
-
-    variance: tuple[float, ...]
-    bias: tuple[float, ...]
-    trace: tuple[float, ...]
-    head_dim: tuple[float, ...]
+    variance: tuple[float, ...]  # σ_a²
+    bias: tuple[float, ...]  # B = |s W_K b|², what the query's bias (and that of the norm before it) adds
+    trace: tuple[float, ...]  # tr M, what multiplies q − p in the own column's shift
+    head_dim: tuple[float, ...]  # d_eff
+    # How the own column's shift grows with the row's variance, both being the token's own size where M ∝ I; so that the
+    # own logit has the (q − p)² tr(M²) of variance that the others have not. 0 for independent weights.
     lean: tuple[float, ...]
 
 
@@ -92,7 +86,7 @@ def logits_from_weights(layer: AttentionLayer, norm: nn.Module | None) -> Logits
     own = layer.query.read_bias()
     if own is not None:
         constant = constant + _wide(own)
-    query, key = gained[:, None] * query, _repeated(gained[:, None] * key, layer.num_heads)
+    query, key = gained[:, None] * query, repeat_groups(gained[:, None] * key[None], layer.num_heads)[0]
     both = (key.mT @ key) @ (query.mT @ query)  # tr of this is |W_Q W_Kᵀ|²
     own_traces = (key.mT @ query).diagonal(dim1=1, dim2=2).sum(1)
     squared = ((key.mT @ query) @ (key.mT @ query)).diagonal(dim1=1, dim2=2).sum(1).clamp_min(0.0)  # tr(M²)
@@ -119,7 +113,7 @@ def values_from_weights(layer: AttentionLayer, branch: Branch) -> Values:
     own = layer.value.read_bias()
     if own is not None:
         constant = constant + _wide(own)
-    value, constant = (_repeated(part, layer.num_heads) for part in (gained[:, None] * value, constant))
+    value, constant = (repeat_groups(x[None], layer.num_heads)[0] for x in (gained[:, None] * value, constant))
     heads, _, d = value.shape
     if layer.output is not None:
         output, added = _wide(layer.output.read()), layer.output.read_bias()
@@ -169,8 +163,3 @@ def _gain(matrix: Tensor) -> float:
 
 def _wide(x: Tensor) -> Tensor:
     return x.detach().cpu().double()
-
-
-def _repeated(x: Tensor, heads: int) -> Tensor:
-    """Give each query head its key or value head, neighbours sharing one."""
-    return x if len(x) == heads else x.repeat_interleave(heads // len(x), dim=0)

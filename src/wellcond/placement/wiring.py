@@ -27,33 +27,21 @@ class NotPlaced(WellcondError):
 
 @dataclass(frozen=True)
 class Branch:
-    """One half of a block: what it reads, and how it joins the stream.
+    """One half of a block: what it reads, and how it joins the stream."""
 
-    Args:
-        norm: whose output the branch reads; None if it reads the stream as it is and no norm made that.
-        scale: LayerScale γ, `(D,)`; None if there is none.
-        skip: α, what multiplies the stream beside it.
-    """
-
-    norm: nn.Module | None
-    scale: Tensor | None
-    skip: float
+    norm: nn.Module | None  # whose output the branch reads; None if it reads the stream as it is and no norm made that
+    scale: Tensor | None  # LayerScale γ, `(D,)`; None if there is none
+    skip: float  # α, what multiplies the stream beside it
 
 
 @dataclass(frozen=True)
 class Wiring:
-    """The wiring of a block.
+    """The wiring of a block."""
 
-    Args:
-        norm: where its norms stand: `"pre"`, `"post"` or `"none"`.
-        attention, mlp: its two branches.
-        last: the norm behind the block, of a post-norm one.
-    """
-
-    norm: str
+    norm: str  # where its norms stand: `"pre"`, `"post"` or `"none"`
     attention: Branch
     mlp: Branch
-    last: nn.Module | None = None
+    last: nn.Module | None = None  # the norm behind the block, of a post-norm one
 
 
 def find_wiring(seen: Seen, watched: Watched) -> Wiring:
@@ -85,28 +73,23 @@ def find_wiring(seen: Seen, watched: Watched) -> Wiring:
     middle = hidden if second is None else _given(second)
     if middle.same(x) and added.rows.any():
         raise NotPlaced("attention and MLP run side by side, on the same tokens")
-    if read.same(x):  # post-norm, or none
-        giver = _norm_giving(x, watched)
-        attention = _branch(middle, x, added, scales, loose, giver.module if giver else None, "attention")
-        rest = [s for s in scales if s is not attention.scale]
-        if second is None:
-            return Wiring("none", attention, _branch(y, middle, written, rest, loose, None, "the MLP"))
-        last = _norm_giving(y, watched)
-        if last is not None:
-            mlp = _branch(_given(last), hidden, written, rest, loose, second.module, "the MLP")
-            return Wiring("post", attention, mlp, last.module)
-        if giver is None:
-            raise NotPlaced("it normalises before the MLP, not before the attention")
-        # ModernBERT's first block: what it is given comes from a norm, which is as good as one before the attention.
-        return Wiring("pre", attention, _branch(y, middle, written, rest, loose, second.module, "the MLP"))
-    first = _norm_giving(read, watched, given=x)
-    if first is None:
+    plain = read.same(x)  # post-norm, or none
+    first = _norm_giving(x, watched) if plain else _norm_giving(read, watched, given=x)
+    if not plain and first is None:
         raise NotPlaced("attention reads neither the stream nor a norm of it: windows, a shift, or other tokens")
-    if second is None:
+    if not plain and second is None:
         raise NotPlaced("it normalises before the attention, not before the MLP")
-    attention = _branch(middle, x, added, scales, loose, first.module, "attention")
+    attention = _branch(middle, x, added, scales, loose, first, "attention")
     rest = [s for s in scales if s is not attention.scale]
-    return Wiring("pre", attention, _branch(y, middle, written, rest, loose, second.module, "the MLP"))
+    last = _norm_giving(y, watched) if plain and second is not None else None
+    if last is not None:
+        mlp = _branch(_given(last), hidden, written, rest, loose, second, "the MLP")
+        return Wiring("post", attention, mlp, last.module)
+    if first is None and second is not None:
+        raise NotPlaced("it normalises before the MLP, not before the attention")
+    # ModernBERT's first block is given the output of a norm, which is as good as a norm before the attention.
+    mlp = _branch(y, middle, written, rest, loose, second, "the MLP")
+    return Wiring("none" if second is None else "pre", attention, mlp)
 
 
 def _branch(
@@ -115,7 +98,7 @@ def _branch(
     added: Sample,
     scales: Sequence[Tensor],
     loose: float,
-    norm: nn.Module | None,
+    norm: Trace | None,
     what: str,
 ) -> Branch:
     """The α and γ for which total = α skip + γ ∘ added; where several γ do, the first."""
@@ -131,7 +114,7 @@ def _branch(
     if best is None or not best[0] < loose:
         raise NotPlaced(f"what {what} gives is not simply added to the stream: a norm or a gate lies between")
     _, found, alpha = best
-    return Branch(norm, found, 1.0 if abs(alpha - 1) < 10 * loose else alpha)
+    return Branch(norm.module if norm else None, found, 1.0 if abs(alpha - 1) < 10 * loose else alpha)
 
 
 def _norm_giving(output: Sample, watched: Watched, block: str = "", given: Sample | None = None) -> Trace | None:

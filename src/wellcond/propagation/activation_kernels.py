@@ -23,19 +23,12 @@ Moment = Callable[[Tensor, Tensor], Tensor]
 
 @dataclass(frozen=True)
 class Kernel:
-    """An activation's two kernels, both of `(q, p)` with |p| ≤ q, element by element.
+    """An activation's two kernels, both of `(q, p)` with |p| ≤ q, element by element."""
 
-    Args:
-        value: E[φ(u)φ(v)].
-        slope: E[φ'(u)φ'(v)].
-        both: the two at once, where they share work.
-        closed: whether they are closed forms, cheap at any number of points.
-    """
-
-    value: Moment
-    slope: Moment
-    both: Callable[[Tensor, Tensor], tuple[Tensor, Tensor]] | None = None
-    closed: bool = False
+    value: Moment  # E[φ(u)φ(v)]
+    slope: Moment  # E[φ'(u)φ'(v)]
+    both: Callable[[Tensor, Tensor], tuple[Tensor, Tensor]] | None = None  # the two at once, where they share work
+    closed: bool = False  # whether they are closed forms, cheap at any number of points
 
     def moments(self, q: Tensor, p: Tensor) -> tuple[Tensor, Tensor]:
         """Return the value and the slope."""
@@ -74,10 +67,7 @@ def gated(gate: Kernel, ratio: float) -> Kernel:
     r"""Return the kernels of $\phi(g) \cdot u$, as in SwiGLU: of the gate's (q, p), u having `ratio` times its moments.
 
     Gate and u are independent, so $K = K_\phi \cdot rp$ and $\partial K/\partial p = K_{\phi'} rp + K_\phi r$.
-
-    Args:
-        gate: of the activation of the gate.
-        ratio: r, variance gain of the matrix that makes u ÷ that of the gate's.
+    The ratio r is the variance gain of the matrix that makes u ÷ that of the gate's.
 
     >>> one, half = torch.tensor(1.0, dtype=torch.float64), torch.tensor(0.5, dtype=torch.float64)
     >>> round(float(gated(kernel("relu"), 2.0).value(one, half)), 6)
@@ -132,17 +122,13 @@ def _erf_slope(q: Tensor, p: Tensor) -> Tensor:
     return 4 / math.pi / ((1 + 2 * q) ** 2 - 4 * p * p).sqrt()
 
 
-def _nodes() -> tuple[Tensor, Tensor]:
-    x = torch.linspace(-REACH, REACH, NODES, dtype=torch.float64)
-    weights = torch.exp(-0.5 * x * x)
-    return x, weights / weights.sum()
-
-
 def _quadrature(phi: Callable[[Tensor], Tensor]) -> Callable[[Tensor, Tensor], Tensor]:
     """E_c[(E_e φ(√|p| c + √(q − |p|) e))²]; for p < 0 one of the two factors is read backwards."""
 
     def value(q: Tensor, p: Tensor) -> Tensor:
-        x, weights = _nodes()
+        x = torch.linspace(-REACH, REACH, NODES, dtype=torch.float64)
+        weights = torch.exp(-0.5 * x * x)
+        weights = weights / weights.sum()
         q, p = q + 0 * p, p + 0 * q
         size = p.abs()
         u = size.sqrt()[..., None, None] * x[:, None] + (q - size).clamp_min(0.0).sqrt()[..., None, None] * x

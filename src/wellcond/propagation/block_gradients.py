@@ -72,17 +72,11 @@ def transfer(state: State, m: Architecture, floor: Value = 0.0) -> Transfer:
 
 @dataclass(frozen=True)
 class Gradients:
-    """Squared gradient norms of one block, for a stream gradient of (a, b) behind it.
+    """Squared gradient norms of one block, for a stream gradient of (a, b) behind it."""
 
-    Args:
-        query: E‖∂L/∂W_Q‖² ÷ (D T), and that of W_K for equal scales of both.
-        value: the same of W_V.
-        mlp: the same of the MLP's two matrices, the second ÷ (d_ff T).
-    """
-
-    query: Tensor
-    value: Tensor
-    mlp: tuple[Tensor, Tensor]
+    query: Tensor  # E‖∂L/∂W_Q‖² ÷ (D T), and that of W_K for equal scales of both
+    value: Tensor  # the same of W_V
+    mlp: tuple[Tensor, Tensor]  # the same of the MLP's two matrices, the second ÷ (d_ff T)
 
 
 def weight_gradients(

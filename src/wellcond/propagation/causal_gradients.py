@@ -24,27 +24,18 @@ from wellcond.propagation.causal_stream import CausalStream, dissimilarity, mean
 
 @dataclass(frozen=True)
 class PositionGradients:
-    """Gradients at one block, for a loss whose gradient has unit length at each token of the output.
+    """Gradients at one block, for a loss whose gradient has unit length at each token of the output."""
 
-    Args:
-        gram: (T, T), mean of g_t · g_u before the block.
-        query: E‖∂L/∂W_Q‖² ÷ (D T), and that of W_K for equal scales of both.
-        value: the same of W_V.
-        mlp: the same of the MLP's two matrices, the second ÷ (d_ff T).
-    """
-
-    gram: Tensor
-    query: float
-    value: float
-    mlp: tuple[float, float]
+    gram: Tensor  # (T, T), mean of g_t · g_u before the block
+    query: float  # E‖∂L/∂W_Q‖² ÷ (D T), and that of W_K for equal scales of both
+    value: float  # the same of W_V
+    mlp: tuple[float, float]  # the same of the MLP's two matrices, the second ÷ (d_ff T)
 
 
 def decoder_gradients(stream: Sequence[CausalStream], loss: str = "token") -> Iterator[PositionGradients]:
     """Yield the gradients of a decoder on the way back, the last block first.
 
-    Args:
-        stream: all of `decoder_stream`, the input first.
-        loss: `"token"`: gradients differ from token to token; `"pooled"`: all have the same.
+    `stream` is all of `decoder_stream`; a `"token"` loss has gradients that differ, a `"pooled"` one the same for all.
 
     >>> from wellcond.propagation.block import Architecture
     >>> from wellcond.propagation.causal_stream import decoder_stream

@@ -17,23 +17,14 @@ LOG_FLOOR = 1e-300  # instead of 0 under a logarithm
 
 @dataclass(frozen=True)
 class CausalRows:
-    """Attention of one layer by position.
+    """Attention of one layer by position."""
 
-    Args:
-        participation: E[Σ A²] of row t.
-        overlap: E[Σ A A'] of row t with another, averaged over all others.
-        entropy: E[H] ÷ log t, from the second position on: the first has nothing to choose from.
-        own: E[A_tt].
-        varies: (T, T), E[Σ (A − Ā)(A' − Ā')] of rows t and u.
-        gradient: (T, T), their S, and R on the diagonal: what query gradients are proportional to.
-    """
-
-    participation: Tensor
-    overlap: Tensor
-    entropy: Tensor
-    own: Tensor
-    varies: Tensor
-    gradient: Tensor
+    participation: Tensor  # E[Σ A²] of row t
+    overlap: Tensor  # E[Σ A A'] of row t with another, averaged over all others
+    entropy: Tensor  # E[H] ÷ log t, from the second position on: the first has nothing to choose from
+    own: Tensor  # E[A_tt]
+    varies: Tensor  # (T, T), E[Σ (A − Ā)(A' − Ā')] of rows t and u
+    gradient: Tensor  # (T, T), their S, and R on the diagonal: what query gradients are proportional to
 
 
 def causal_rows(read: Tensor, spread: Tensor, heat: float, self_bias: float) -> CausalRows:

@@ -38,19 +38,12 @@ class DecoderBlock:
 
 @dataclass(frozen=True)
 class CausalStream:
-    """The stream behind a block.
+    """The stream behind a block."""
 
-    Args:
-        gram: (T, T), mean of x_t · x_u ÷ D, with the tokens' sizes on its diagonal.
-        block: that the decoder repeats.
-        rows: of its attention; None for the input.
-        middle: the Gram matrix behind its attention, before a post-norm.
-    """
-
-    gram: Tensor
-    block: DecoderBlock
-    rows: CausalRows | None = None
-    middle: Tensor | None = None
+    gram: Tensor  # (T, T), mean of x_t · x_u ÷ D, with the tokens' sizes on its diagonal
+    block: DecoderBlock  # that the decoder repeats
+    rows: CausalRows | None = None  # of its attention; None for the input
+    middle: Tensor | None = None  # the Gram matrix behind its attention, before a post-norm
 
     def cosine(self, last: int | None = None) -> float:
         """Return the mean cosine between different tokens, of all or the last few."""
@@ -62,11 +55,8 @@ class CausalStream:
 def decoder_stream(depth: int, block: Architecture, cosine: float = 0.2) -> Iterator[CausalStream]:
     """Return the stream of a random decoder, the input first, then behind each block.
 
-    Args:
-        depth: number of blocks.
-        block: that all of them are, with `"pre"` or `"post"` norms; centred attention is minus 1/t on the columns that
-            position t sees.
-        cosine: of different tokens at the input.
+    All blocks are equal, with `"pre"` or `"post"` norms; centred attention is minus 1/t on the columns that position t
+    sees. `cosine` is that of different tokens at the input.
 
     >>> from wellcond.propagation.activation_kernels import kernel
     >>> block = Architecture(tokens=64, beta=1.0, incoherent=1.0, coherent=1.0, kernel=kernel("gelu"))

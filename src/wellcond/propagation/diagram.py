@@ -15,11 +15,10 @@ from wellcond._core.checked import checked
 from wellcond._core.result_table import ResultTable, Tabular
 from wellcond._core.short_repr import short_repr
 from wellcond.errors import WellcondError
-from wellcond.propagation.diagram_axes import as_parameter
+from wellcond.propagation.diagram_axes import as_parameter, widest_interval
 from wellcond.propagation.diagram_cells import plane_cells, run_cells
 from wellcond.propagation.parameters import check_parameters, in_double_precision, is_number
 from wellcond.propagation.thresholds import PHASE_WORDS, Thresholds, phase_words, phases
-from wellcond.propagation.trainable_interval import widest_interval
 
 Resolution = Annotated[int, Range(1, 2000), "a whole number of cells along an axis, from 1 to 2000"]
 PREDICTED = ("cosine", "entropy", "participation", "own", "gradient_growth", "collapse_depth", "phase")

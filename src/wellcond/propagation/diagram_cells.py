@@ -12,7 +12,7 @@ from torch import Tensor
 
 from wellcond._core.progress import bar
 from wellcond.propagation.attention_statistics import Statistics, Value, asymptotic_statistics
-from wellcond.propagation.block import forward
+from wellcond.propagation.block import forward, is_present
 from wellcond.propagation.block_gradients import transfer
 from wellcond.propagation.diagram_axes import SETS_STATISTICS, as_parameter
 from wellcond.propagation.lookup_tables import tabulated_kernel, tabulated_statistics
@@ -25,23 +25,14 @@ UNNORMALISED_SIZES = (1e-3, 1e3)  # of what an activation reads, where nothing n
 
 @dataclass(frozen=True)
 class Cells:
-    """The state of every cell behind its last block.
+    """The state of every cell behind its last block."""
 
-    Args:
-        cosine: of the tokens after the last block.
-        entropy: E[H] ÷ log T of the sharpest layer.
-        participation: E[Σ p²] of the sharpest layer.
-        own: weight of the own token in the layer that has most of it.
-        growth: log10 of the squared gradient at the input ÷ that at the output.
-        collapse: the first block behind which tokens are more alike than the threshold says; the depth + 1 if none is.
-    """
-
-    cosine: Tensor
-    entropy: Tensor
-    participation: Tensor
-    own: Tensor
-    growth: Tensor
-    collapse: Tensor
+    cosine: Tensor  # of the tokens after the last block
+    entropy: Tensor  # E[H] ÷ log T of the sharpest layer
+    participation: Tensor  # E[Σ p²] of the sharpest layer
+    own: Tensor  # weight of the own token in the layer that has most of it
+    growth: Tensor  # log10 of the squared gradient at the input ÷ that at the output
+    collapse: Tensor  # the first block behind which tokens are more alike than the threshold; the depth + 1 if none is
 
 
 def plane_cells(
@@ -131,11 +122,8 @@ def _run(
         apart = apart & (p <= threshold * q)
         collapse = collapse + apart
         if layer in depths:
-            rate = (
-                log_gradient_growth(torch.zeros_like(p) + row[0] + behind * row[1], 1.0, q)
-                if gradients
-                else torch.zeros_like(p)
-            )
+            grown = torch.zeros_like(p) + row[0] + behind * row[1]
+            rate = log_gradient_growth(grown, 1.0, q) if gradients else torch.zeros_like(p)
             found[layer] = Cells(p / q, entropy, participation, own, rate, collapse.double())
     return [found[depth] for depth in depths]
 
@@ -145,10 +133,8 @@ def _statistics(given: Mapping[str, Any]) -> Statistics:
         return asymptotic_statistics(given["tokens"])
     hottest = architecture(given).temperature
     largest = float(torch.as_tensor(hottest).max()) ** 0.5 * (given["tokens"] / (given["tokens"] - 1)) ** 0.5
-    shifted = isinstance(given["self_bias"], Tensor) or given["self_bias"] != 0
-    return tabulated_statistics(
-        given["tokens"], largest if given["norm"] != "none" else torch.inf, given["head_dim"], shifted=shifted
-    )
+    largest = largest if given["norm"] != "none" else torch.inf
+    return tabulated_statistics(given["tokens"], largest, given["head_dim"], shifted=is_present(given["self_bias"]))
 
 
 def _join(parts: list[Cells], shape: torch.Size) -> Cells:

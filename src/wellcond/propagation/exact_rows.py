@@ -58,11 +58,7 @@ class RowStatistics:
 def free_energy(deviation: Tensor, tokens: float) -> Tensor:
     r"""Return log Σ exp of T Gaussian logits as T → ∞: an own logit above it takes the row (Derrida 1981).
 
-    $\log T + s^2/2$ up to the freezing at $s = \sqrt{2 \log T}$, $s\sqrt{2 \log T}$ from there on.
-
-    Args:
-        deviation: s, of the logits along the row.
-        tokens: T.
+    $\log T + s^2/2$ for deviations s up to the freezing at $\sqrt{2 \log T}$, $s\sqrt{2 \log T}$ from there on.
 
     >>> free_energy(torch.tensor([0.0, 10.0]), math.e**2)
     tensor([ 2., 20.])

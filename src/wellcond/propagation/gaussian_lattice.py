@@ -30,10 +30,7 @@ MIN_EXPONENT = -46.0  # below which e^(−e^u) is 1 to double precision
 def gaussian(deviation: float, step: float = LATTICE_STEP, wide: float = 9.5) -> tuple[Tensor, Tensor]:
     """Return nodes and weights of an average over N(0, deviation²): the lattice, or Gauss–Hermite where it is coarse.
 
-    Args:
-        deviation: σ.
-        step: of the lattice.
-        wide: standard deviations to keep to either side.
+    The lattice is cut off at `wide` standard deviations to either side.
 
     >>> nodes, weights = gaussian(2.0)
     >>> round(float((weights * nodes**4).sum()), 9)                    # 3 σ⁴
@@ -61,12 +58,7 @@ def exponential_moments(
 ) -> tuple[list[Tensor], Tensor]:
     """Return m_k at the points x for each order k, and 1 − m_0, each to full relative precision.
 
-    Args:
-        x: any shape.
-        deviation: of the Gaussian in the exponent.
-        orders: k ≥ 0.
-        step: of the lattice.
-        wide: standard deviations to keep; the largest of T draws is √(2 log T) of them away.
+    The Gaussian in the exponent is cut off at `wide` deviations; the largest of T draws is √(2 log T) of them away.
     """
     if deviation < 2 * step:
         nodes, weights = gaussian(deviation, step, wide)
@@ -99,12 +91,8 @@ def extrapolate_colder(at: Callable[[float], Sequence[float]], scale: float, gon
     """Return averages at logits that are `1/scale` times as large as at the coldest that is integrated, scale < 1.
 
     All of them are smooth in the temperature, which is 0 where every row is one-hot: the parabola through the values
-    at the coldest and at twice and four times its temperature.
-
-    Args:
-        at: the averages, for logits of this share of the coldest ones.
-        scale: the temperature, in units of the coldest's.
-        gone: which of them vanish with the temperature; these keep their relative precision.
+    at the coldest and at twice and four times its temperature. `at` gives the averages for logits of a share of the
+    coldest ones; those that are `gone` with the temperature keep their relative precision.
     """
     weights = ((scale - 2) * (scale - 4) / 3, (scale - 1) * (4 - scale) / 2, (scale - 1) * (scale - 2) / 6)
     values = zip(*(at(1 / u) for u in (1.0, 2.0, 4.0)), strict=True)

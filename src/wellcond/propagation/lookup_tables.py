@@ -80,11 +80,7 @@ def tabulated_statistics(
 ) -> Statistics:
     """Return `exact_statistics` to four digits and better, for scatters up to `largest`, many points at a time.
 
-    Args:
-        tokens: T.
-        largest: scatter s that will be asked for.
-        head_dim: as for `exact_statistics`.
-        shifted: whether own columns will be shifted.
+    Own columns may be shifted only if `shifted` says so beforehand.
     """
     top = min(largest, MAX_TABLE_DEVIATION * math.sqrt(2 * math.log(tokens)))
     # A little more than asked, in steps, so that neighbouring diagrams share their images.

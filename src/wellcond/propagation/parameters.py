@@ -137,10 +137,6 @@ def is_number(value: Any, holds: Callable[[Any], Any] = lambda x: True) -> bool:
     if isinstance(value, Tensor):
         if value.is_complex() or value.is_meta or value.dtype == torch.bool or not value.numel():
             return False
-        return bool((value.abs() <= MAX_NUMBER).all()) and _all(holds(value))
+        return bool((value.abs() <= MAX_NUMBER).all()) and bool(torch.as_tensor(holds(value)).all())
     number = isinstance(value, (int, float)) and not isinstance(value, bool)
     return number and -MAX_NUMBER <= value <= MAX_NUMBER and bool(holds(value))
-
-
-def _all(found: bool | Tensor) -> bool:
-    return bool(found.all()) if isinstance(found, Tensor) else found

@@ -66,11 +66,8 @@ class Propagation(Tabular):
     @property
     def verdict(self) -> str | list[str]:
         """Say what is wrong; one string for each prediction."""
-        return (
-            phase_words(int(self.phase))
-            if self.phase.dim() == 0
-            else [phase_words(int(bits)) for bits in self.phase.flatten()]
-        )
+        words = [phase_words(int(bits)) for bits in self.phase.flatten()]
+        return words if self.phase.dim() else words[0]
 
     def records(self) -> list[dict[str, Any]]:
         """Return one row per block: the stream before it, its attention and gradients; last, what leaves the stack.
@@ -128,16 +125,9 @@ def propagate_blocks(
     width: int | None = None,
     thresholds: Thresholds | None = None,
 ) -> Propagation:
-    """Predict a stack layer by layer.
+    """Predict a stack layer by layer, the input's block first.
 
-    Args:
-        blocks: one per layer, the input's first.
-        cosine: of the tokens at the input.
-        statistics: of attention: `exact_statistics(tokens)` or `asymptotic_statistics(tokens)`.
-        size: mean square of an entry of the input.
-        loss: `"token"` or `"pooled"`.
-        width: D, for what finite width adds to small query gradients.
-        thresholds: of the verdict.
+    `cosine` and `size` (mean square of an entry) are those of the tokens at the input; the others as in `wc.propagate`.
     """
     p = torch.as_tensor(cosine * size, dtype=torch.float64)
     q: Value = torch.as_tensor(size, dtype=torch.float64)

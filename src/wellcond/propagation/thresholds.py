@@ -34,7 +34,7 @@ class Severity(StrEnum):
 
 
 class ConcernKind(StrEnum):
-    """Everything that can be wrong with attention, each with how grave it is; a string, as in JSON.
+    """Everything that can be wrong with attention, each with how grave it is (else a note); a string, as in JSON.
 
     >>> ConcernKind("entropy collapse").severity
     <Severity.ALARM: 'alarm'>
@@ -52,8 +52,8 @@ class ConcernKind(StrEnum):
     RANK_DEFICIENT = "rank deficient", Severity.WARNING
     ILL_CONDITIONED = "ill conditioned", Severity.WARNING
     RANK_DEFICIENT_JACOBIAN = "rank-deficient Jacobian", Severity.WARNING
-    ILL_CONDITIONED_JACOBIAN = "ill-conditioned Jacobian", Severity.NOTE
-    UNIFORM = "uniform", Severity.NOTE
+    ILL_CONDITIONED_JACOBIAN = "ill-conditioned Jacobian"
+    UNIFORM = "uniform"
 
     def __new__(cls, word: str, severity: Severity = Severity.NOTE) -> Self:
         """Make a member of its word and its severity."""

@@ -26,11 +26,9 @@ def attention_records(layer: AttentionLayer, call: Call) -> tuple[list[HeadRecor
     call = wide_enough(call)
     with evaluating(call.module):
         tokens, mixing = layer.replay.tokens(call), layer.replay.mixing(call)
-    if not isinstance(mixing, Softmax) or layer.query is None or layer.key is None:
-        return [HeadRecord(head, None, None, None) for head in range(layer.num_heads)], None
-    with evaluating(call.module):
-        q, k = project(layer.query, tokens["query"]), project(layer.key, tokens["key"])
-        logits = mixing.logits(q, k)
+        if not isinstance(mixing, Softmax) or layer.query is None or layer.key is None:
+            return [HeadRecord(head, None, None, None) for head in range(layer.num_heads)], None
+        logits = mixing.logits(project(layer.query, tokens["query"]), project(layer.key, tokens["key"]))
     p = mixing.normalise(logits)
     hidden = None if mixing.hidden is None else mixing.hidden.expand(logits.shape)
     keys = torch.full(p.shape[:3], p.shape[3]) if hidden is None else (~hidden).sum(-1).cpu()
@@ -39,11 +37,8 @@ def attention_records(layer: AttentionLayer, call: Call) -> tuple[list[HeadRecor
     own = _own(tokens["query"], tokens["key"], p, keys)
     size = logits.abs() if hidden is None else logits.abs().masked_fill(hidden, 0.0)
     largest = size.amax((0, 2, 3)).cpu().tolist()
-    seen = (
-        None
-        if hidden is None or tokens["query"].data_ptr() != tokens["key"].data_ptr()
-        else (~hidden).any(1).any(1).cpu()
-    )
+    same = tokens["query"].data_ptr() == tokens["key"].data_ptr()
+    seen = (~hidden).any(1).any(1).cpu() if hidden is not None and same else None
     records = [
         HeadRecord(head, e, s, logit, own=o)
         for head, (e, s, logit, o) in enumerate(zip(entropy, participation, largest, own, strict=True))

@@ -47,10 +47,7 @@ def outline(layer: AttentionLayer, call: Call, sequences: Sequence[int]) -> Head
 def operations(head: Head, rows: int, *, mapped: bool) -> float:
     """Count operations of the singular values of one head's Jacobian by its Gram matrix, and of the papers' bound.
 
-    Args:
-        head: its shapes.
-        rows: how many query rows of each sequence.
-        mapped: whether keys are turned or normalised one by one, so that J_K is no product.
+    Rows are counted for each sequence; where keys are turned or normalised one by one, `mapped`, J_K is no product.
 
     >>> from wellcond.jacobian.head import softmax_head
     >>> head = softmax_head(torch.randn(64, 64), *torch.randn(3, 64, 16))

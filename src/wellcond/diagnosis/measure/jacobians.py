@@ -20,25 +20,15 @@ from wellcond.jacobian.structural_rank import Ranks
 
 @dataclass(frozen=True)
 class JacobianOptions:
-    """Which Jacobians are measured, and how.
+    """Which Jacobians are measured, and how."""
 
-    Args:
-        rows: which query rows, or how many; None for as many as `size` allows.
-        size: largest number of outputs (rows of J) unless `rows` says otherwise; None for no limit.
-        heads: which heads; all if None.
-        sequences: which sequences of the batch, or windows.
-        vertical: whether the papers' vertical Jacobian is measured too.
-        max_memory: bytes for one Jacobian.
-        budget: operations for a layer, which rows and then heads are left out to keep to; None for no limit.
-    """
-
-    rows: Rows = None
-    size: int | None = None
-    heads: Sequence[int] | None = None
-    sequences: Sequence[int] = (0,)
-    vertical: bool = False
-    max_memory: float = MEMORY
-    budget: float | None = None
+    rows: Rows = None  # which query rows, or how many; None for as many as `size` allows
+    size: int | None = None  # largest number of outputs (rows of J) unless `rows` says otherwise; None for no limit
+    heads: Sequence[int] | None = None  # which heads; all if None
+    sequences: Sequence[int] = (0,)  # which sequences of the batch, or windows
+    vertical: bool = False  # whether the papers' vertical Jacobian is measured too
+    max_memory: float = MEMORY  # bytes for one Jacobian
+    budget: float | None = None  # operations for a layer, kept to by leaving out rows, then heads; None for no limit
 
     def rows_for(self, head: Head) -> Rows:
         """Return the query rows to measure of one head."""

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import replace
 
-from torch import Tensor
+from torch import Tensor, nn
 
+from wellcond.attention.layers import AttentionLayers
+from wellcond.conditioning.existing_handles import handles_around
 from wellcond.diagnosis.measure.attention import attention_records, is_causal, token_measures
 from wellcond.diagnosis.measure.jacobians import JacobianOptions, jacobian_records
 from wellcond.diagnosis.measure.probe import Seen
@@ -26,19 +28,10 @@ def layer_record(
     trained: Heads | None = None,
     gradients: Heads | None = None,
     brief: bool = False,
-    conditioning: tuple[AppliedRecord, ...] = (),
 ) -> LayerRecord:
-    """Measure one layer.
+    """Measure one layer as a pass has seen it: its weights, how it attends and its tokens, some Jacobians.
 
-    Args:
-        seen: what a pass showed of it.
-        weights: whether to measure the weights.
-        attention: whether to measure how it attends, and its tokens.
-        jacobian: which Jacobians to measure; none if None.
-        trained: W where W + C is used.
-        gradients: of a loss.
-        brief: whether to leave out the fused weights, and all singular values but the first and the last.
-        conditioning: what is applied to the layer.
+    `trained`, `gradients` and `brief` are those of `weight_records`; a brief record has no spectrum of a Jacobian.
     """
     layer, call = seen.layer, seen.call
     of_weights: list[WeightRecord] = (
@@ -75,5 +68,26 @@ def layer_record(
         tuple(jacobians),
         note=note,
         causal=call is not None and layer.replay is not None and is_causal(layer, call),
-        conditioning=conditioning,
     )
+
+
+def with_conditioning(model: nn.Module, layers: AttentionLayers, records: Iterable[LayerRecord]) -> list[LayerRecord]:
+    """Add to records what `wc.condition_` has applied to their layers, so that advice does not repeat what was done.
+
+    Layers are compared by their modules: a handle may be of a part of the model, where they have other names.
+
+    >>> import wellcond as wc
+    >>> model = nn.Sequential(nn.TransformerEncoderLayer(8, 2, batch_first=True))
+    >>> _ = wc.condition_(model[0], "polar", roles="qk")
+    >>> record = LayerRecord("0.self_attn", "softmax", (2, 2, 4, 8), 0, None, None, (), ())
+    >>> with_conditioning(model, wc.attention_layers(model), [record])[0].conditioning
+    (AppliedRecord(method='polar', mode='live', strength={'query': 1.0, 'key': 1.0}),)
+    """
+    inside = {id(layer.module): layer.name for layer in layers}
+    applied: dict[str, tuple[AppliedRecord, ...]] = {}
+    for handle in handles_around(model):
+        for name in (inside.get(id(layer.module)) for layer in handle.layers if handle.active):
+            if name is not None:
+                one = AppliedRecord(handle.method, handle.mode, dict(handle.strength))
+                applied[name] = (*applied.get(name, ()), one)
+    return [replace(record, conditioning=applied.get(record.name, ())) for record in records]

@@ -6,6 +6,7 @@ import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import torch
@@ -63,7 +64,7 @@ def look_at_layers(layers: AttentionLayers, batch: Any, *, norms: bool = True) -
     outputs: dict[str, Tensor] = {}
     paths = {path for layer in layers if norms and layer.block for path in layer.block.norms}
     found = {path: resolve(root, path) for path in sorted(paths)}
-    handles = [norm.register_forward_hook(_keeper(outputs, path)) for path, norm in found.items()]
+    handles = [norm.register_forward_hook(partial(_keep, outputs, path)) for path, norm in found.items()]
     try:
         with undisturbed(root):
             calls = capture(list(layers), batch)
@@ -75,12 +76,9 @@ def look_at_layers(layers: AttentionLayers, batch: Any, *, norms: bool = True) -
     ]
 
 
-def _keeper(outputs: dict[str, Tensor], path: str) -> Callable[..., None]:
-    def keep(module: nn.Module, args: Any, output: Any) -> None:
-        if isinstance(output, Tensor):
-            outputs.setdefault(path, output)
-
-    return keep
+def _keep(outputs: dict[str, Tensor], path: str, module: nn.Module, args: Any, output: Any) -> None:
+    if isinstance(output, Tensor):
+        outputs.setdefault(path, output)
 
 
 def _norm_before(

@@ -28,12 +28,8 @@ def weight_records(
 ) -> list[WeightRecord]:
     """One record per head of W_Q, W_K and W_V, and one for all heads of each side by side.
 
-    Args:
-        layer: the view.
-        norm: the norm whose output the layer reads.
-        trained: W by layer and role, where W + C is used.
-        gradients: of a loss, by layer and role.
-        brief: whether to leave out the fused weights, and all singular values but the first and the last.
+    `norm` is the one whose output the layer reads; `trained`, W where W + C is used, and the `gradients` of a loss are
+    by layer and role. A brief record has no fused weights, and of singular values the first and the last alone.
     """
     records = []
     for role, projection in layer.projections(*ROLES):
@@ -79,11 +75,7 @@ def _spectra(weights: Tensor, *, keep: bool) -> list[Spectrum | None]:
 def scaled_weight(layer: AttentionLayer, role: str, weight: Tensor, norm: nn.Module | None) -> Tensor | None:
     """Return diag(γ) W diag(g), from tokens of unit variance to what enters the product; None without such gains.
 
-    Args:
-        layer: the view.
-        role: of the weight.
-        weight: `(heads, D, d)`.
-        norm: the norm before the layer, whose gain is γ; that of the QK-norm is g.
+    γ is the gain of the norm before the layer, g that of the QK-norm; W and the result are `(heads, D, d)`.
     """
     before = None if norm is None else gain(norm, weight.shape[1])
     after = _qk_gain(layer, role, weight)
@@ -99,9 +91,8 @@ def _qk_gain(layer: AttentionLayer, role: str, weight: Tensor) -> Tensor | None:
     """The gain of the QK-norm, `(heads or 1, d)`."""
     if role not in QK_NORMS:
         return None
-    named = ((name, m) for name, m in layer.module.named_modules() if re.search(QK_NORMS[role], name))
-    for _, module in named:
-        if isinstance(module, nn.Identity) or list(module.children()):
+    for name, module in layer.module.named_modules():
+        if not re.search(QK_NORMS[role], name) or isinstance(module, nn.Identity) or list(module.children()):
             continue
         heads, _, width = weight.shape
         for size in (width, heads * width):  # per head, or over all heads together
