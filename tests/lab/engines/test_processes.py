@@ -182,7 +182,7 @@ def test_parts_of_a_test_are_as_large_as_fits() -> None:
     assert [size(task("shapes"), 8), size(task("shapes"), 8, 8)] == [8, 1]
 
 
-HOLD = "import sys, time; from pathlib import Path; from wellcond.lab.engines.folder_lock import locked_folder\n"
+HOLD = "import sys, time; from pathlib import Path; from wellcond.lab.engines.engine import locked_folder\n"
 HOLD += "with locked_folder(Path(sys.argv[1])): print('held', flush=True); time.sleep(600)"
 
 

@@ -221,7 +221,7 @@ def test_bars_are_medians_dots_are_seeds_and_seeds_that_never_got_there_are_coun
     write_one(folder, 4, 0, results(0.1, 0.4, 0.5, 0.6), arm="matched", control_of="faster")
     write_one(folder, 4, 1, results(0.9), arm="matched", control_of="faster", status="diverged")
     rows = reaching(read_comparison(folder))
-    first = {row.label: list(row.steps_to_reach.values()) for row in rows}
+    first = {row["label"]: list(row["steps_to_reach"].values()) for row in rows}
     assert first == {
         "default": [40, 20, 40],
         "faster": [10, 30, 20],
@@ -229,8 +229,8 @@ def test_bars_are_medians_dots_are_seeds_and_seeds_that_never_got_there_are_coun
         "never": [None, None, None],
         "matched": [20],
     }
-    assert [row.median_steps for row in rows] == [40, 20, None, None, 20]
-    colours = label_colours([row.label for row in rows])
+    assert [row["median_steps"] for row in rows] == [40, 20, None, None, 20]
+    colours = label_colours([row["label"] for row in rows])
     (axes,) = reaching_figure([rows], colours).axes
     bars = {round(bar.get_y() + bar.get_height() / 2): bar for bar in axes.patches}
     assert {place: bar.get_width() for place, bar in bars.items()} == {0: 5.0, 1: 2.5, 4: 2.5}  # 40 and 20 of 8 steps

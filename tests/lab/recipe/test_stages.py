@@ -422,7 +422,7 @@ def test_a_run_that_cannot_be_read_is_not_made_again(tmp_path: Path) -> None:
     run = tmp_path / "seed-0"
     (run / "run.json").mkdir(parents=True)  # as unreadable as a file without permission, for root too
     with pytest.raises(WellcondError, match="cannot be read"):
-        _ = RunFolder(run).status
+        _ = RunFolder(run).description
 
 
 def test_what_diverges_or_crashes_is_reported_as_ended(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -17,7 +17,7 @@ from PIL import Image
 
 from wellcond.errors import WellcondError
 from wellcond.lab.tasks import task
-from wellcond.lab.tasks.images.idx import read_idx
+from wellcond.lab.tasks.images.fashion_mnist import read_idx
 
 RANDOM = np.random.default_rng(0)
 

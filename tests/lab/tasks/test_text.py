@@ -16,8 +16,8 @@ from tests.lab.tasks.test_tasks import same
 from wellcond.errors import WellcondError
 from wellcond.lab.tasks import task
 from wellcond.lab.tasks.metrics import IGNORED
+from wellcond.lab.tasks.text.blocks import Masking
 from wellcond.lab.tasks.text.glue import SUBSETS
-from wellcond.lab.tasks.text.masking import Masking
 from wellcond.lab.tasks.text.tokens import BYTES, tokens_of
 
 

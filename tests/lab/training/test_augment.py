@@ -22,7 +22,7 @@ from wellcond.lab.tasks import task
 from wellcond.lab.tasks.base import Batch
 from wellcond.lab.tasks.images.photographs import Photographs
 from wellcond.lab.tasks.images.pixels import PixelExamples
-from wellcond.lab.training.augment import augmented, check_augment, repeated
+from wellcond.lab.training.augment import augmented, check_augment
 from wellcond.lab.training.data_order import generator
 
 MEAN, STD = (0.4914, 0.4822, 0.4465), (0.2470, 0.2435, 0.2616)
@@ -289,7 +289,7 @@ def test_images_do_not_depend_on_how_a_batch_is_split_or_on_what_is_beside_them(
 
 
 def test_repeated_images_are_augmented_anew_each_time():
-    order = repeated(torch.tensor([6, 1]), 3)
+    order = torch.tensor([6, 1]).repeat(3)
     assert order.tolist() == [6, 1, 6, 1, 6, 1]
     batch = augmented(colour(), order, Augment(crop="resized"), generator(0), classes=10)
     assert batch.targets.tolist() == order.tolist()

@@ -102,16 +102,15 @@ def _outcome(described: dict[str, Any], metrics: list[dict[str, Any]], timings: 
         # What is no number is a word in JSON.
         train=tuple((line["step"], float(line["loss"])) for line in metrics if line["kind"] == "train"),
         test=tuple((line["step"], float(line[described["metric"]])) for line in tests),
-        monitor=tuple(_monitored(line) for line in metrics if line["kind"] == "monitor"),
+        monitor=tuple(
+            {"step": line["step"], **statistics_of(read_summaries(line))}
+            for line in metrics
+            if line["kind"] == "monitor"
+        ),
         seconds=sum(float(line["seconds"]) for line in timings if line["kind"] == "train"),
         start={name: float(value) for name, value in described.get("start", {}).items()},
         final=_final(tests),
     )
-
-
-def _monitored(line: dict[str, Any]) -> dict[str, Any]:
-    """Return the statistics of a line of the monitor, by the names that trackers know."""
-    return {"step": line["step"], **statistics_of(read_summaries(line))}
 
 
 def _final(tests: list[dict[str, Any]]) -> dict[str, float]:

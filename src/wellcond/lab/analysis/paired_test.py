@@ -5,10 +5,11 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
 
 import numpy as np
 from scipy import stats
+
+from wellcond._core.numbers import finite_number
 
 CONFIDENCE = 0.95
 BOOTSTRAP_PAIRS = 8  # from here on the differences speak for their own distribution; below, they are too few to
@@ -55,7 +56,7 @@ def paired_test(arm: str, ours: Mapping[int, float], against: str, theirs: Mappi
     if mean is None or sd is None or sd <= noise:
         mean = 0.0 if mean is not None and abs(mean) <= noise else mean
         return PairedTest(arm, against, differences, mean, None if sd is None else 0.0)
-    p = finite_or_none(stats.ttest_rel([ours[seed] for seed in seeds], [theirs[seed] for seed in seeds]).pvalue)
+    p = finite_number(stats.ttest_rel([ours[seed] for seed in seeds], [theirs[seed] for seed in seeds]).pvalue)
     return PairedTest(arm, against, differences, mean, sd, interval(values), p, None, mean / sd)
 
 
@@ -113,15 +114,10 @@ def with_holm(found: Sequence[PairedTest]) -> list[PairedTest]:
 def mean_of(values: Sequence[float]) -> float | None:
     """Return the mean of some numbers, None where it is not finite or there are none."""
     with np.errstate(over="ignore", invalid="ignore"):
-        return finite_or_none(np.mean(values)) if len(values) else None
+        return finite_number(np.mean(values)) if len(values) else None
 
 
 def sd_of(values: Sequence[float]) -> float | None:
     """Return the standard deviation of a sample, None where it is not finite or there are fewer than two."""
     with np.errstate(over="ignore", invalid="ignore"):
-        return finite_or_none(np.std(values, ddof=1)) if len(values) > 1 else None
-
-
-def finite_or_none(value: Any) -> float | None:
-    """Return a number as a float, None for NaN and infinities."""
-    return float(value) if value is not None and math.isfinite(float(value)) else None
+        return finite_number(np.std(values, ddof=1)) if len(values) > 1 else None

@@ -11,10 +11,11 @@ from typing import Any
 import numpy as np
 
 from wellcond._core.json_safe import plain
+from wellcond._core.numbers import finite_number
 from wellcond._core.result_table import ResultTable, Tabular
 from wellcond.errors import WellcondError
 from wellcond.lab.analysis.outcome import Outcome
-from wellcond.lab.analysis.paired_test import PairedTest, finite_or_none, mean_of, paired_test, sd_of, with_holm
+from wellcond.lab.analysis.paired_test import PairedTest, mean_of, paired_test, sd_of, with_holm
 from wellcond.lab.schema import SCHEMA
 
 
@@ -90,14 +91,11 @@ class Comparison(Tabular):
         return comparison_table(self)
 
 
-def _counts(record: ArmRecord) -> dict[str, int]:
-    return {f"runs_{status.replace(' ', '_')}": count for status, count in record.runs.items()}
-
-
 def _flat(record: ArmRecord) -> dict[str, Any]:
     found = record.to_baseline
     low, high = found.interval if found is not None and found.interval is not None else (None, None)
-    row: dict[str, Any] = {"arm": record.arm, "control_of": record.control_of, **_counts(record)}
+    row: dict[str, Any] = {"arm": record.arm, "control_of": record.control_of}
+    row |= {f"runs_{status.replace(' ', '_')}": count for status, count in record.runs.items()}
     row |= {"mean": record.mean, "sd": record.sd, "seeds": len(record.results)}
     row |= {"difference": None if found is None else found.mean, "low": low, "high": high}
     row |= {name: None if found is None else getattr(found, name) for name in ("p", "p_holm", "effect_size")}
@@ -109,10 +107,6 @@ def _flat(record: ArmRecord) -> dict[str, Any]:
 
 def compare_outcomes(outcomes: Sequence[Outcome], baseline: str = "default") -> Comparison:
     """Compare every arm, paired with the baseline and with its own controls.
-
-    Args:
-        outcomes: all runs, of one task.
-        baseline: name of the arm that the others are compared with.
 
     >>> def run(arm, seed, result):
     ...     return Outcome(arm, None, seed, "finished", "", "accuracy", True, 9, (), ((9, result),), (), 1.0, {})
@@ -150,11 +144,11 @@ def compare_outcomes(outcomes: Sequence[Outcome], baseline: str = "default") -> 
                 to_baseline=to_baseline.get(name),
                 to_controls=tuple(found for found in to_controls if found.arm == name),
                 steps_to_reach=steps,
-                median_steps=finite_or_none(
+                median_steps=finite_number(
                     np.median([math.inf if s is None else s for s in steps.values()] or [math.inf])
                 ),
                 reached=sum(step is not None for step in steps.values()),
-                time_ratio=finite_or_none(np.median(ratios)) if ratios else None,
+                time_ratio=finite_number(np.median(ratios)) if ratios else None,
                 monitored=_monitored([own[seed] for seed in results[name]]),
             )
         )
@@ -186,7 +180,7 @@ def _by_arm(outcomes: Sequence[Outcome], baseline: str) -> dict[str, dict[int, O
 
 
 def _results(runs: Mapping[int, Outcome]) -> dict[int, float]:
-    found = {seed: finite_or_none(run.result) for seed, run in sorted(runs.items())}
+    found = {seed: finite_number(run.result) for seed, run in sorted(runs.items())}
     return {seed: result for seed, result in found.items() if result is not None}
 
 

@@ -25,15 +25,10 @@ LOST = {  # a run's status in words, where it gave no result
 
 @dataclass(frozen=True)
 class Verdict:
-    """Result of a paired test in words.
+    """Result of a paired test in words."""
 
-    Args:
-        kind: in a word or three, one of this module's constants.
-        text: in a sentence without its full stop.
-    """
-
-    kind: str
-    text: str
+    kind: str  # in a word or three, one of this module's constants
+    text: str  # in a sentence without its full stop
 
     def __str__(self) -> str:
         return self.text
@@ -71,10 +66,7 @@ def confirmed(found: PairedTest) -> bool:
 def scale_verdict(to_baseline: PairedTest, to_control: PairedTest, higher_is_better: bool) -> Verdict:
     """Whether an arm does more than weights of its scale would, as far as its scale-matched control can tell.
 
-    Args:
-        to_baseline: the arm minus the baseline.
-        to_control: the arm minus its control.
-        higher_is_better: whether more of the metric is better.
+    The tests are of the arm minus the baseline, and of the arm minus its control.
 
     >>> gain = PairedTest("conditioned", "default", {0: 0.1, 1: 0.2, 2: 0.3}, 0.2, 0.1, (0.01, 0.39), 0.04, 0.04)
     >>> more = PairedTest("conditioned", "scaled", {0: 0.1, 1: -0.1, 2: 0.0}, 0.0, 0.1, (-0.25, 0.25))

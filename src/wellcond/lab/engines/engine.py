@@ -2,20 +2,21 @@
 
 from __future__ import annotations
 
-from contextlib import nullcontext
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
 
 from wellcond._core import stop_signals as stopping
 from wellcond.errors import WellcondError
 from wellcond.lab.comparison import Experiment, run_all
 from wellcond.lab.engines.display import Display
 from wellcond.lab.engines.distributed import first_process, processes
-from wellcond.lab.engines.folder_lock import locked_folder
 from wellcond.lab.engines.local_processes import run_jobs
 from wellcond.lab.engines.ray_attempts import reached
 from wellcond.lab.engines.ray_cluster import run_on_ray
-from wellcond.lab.recipe.arms import Arm
-from wellcond.lab.training.train import Report
 
 
 @dataclass(frozen=True)
@@ -53,16 +54,12 @@ class Engine:
         """Make the runs that are left, with a live display; what stops this process says how many are done."""
         alone = locked_folder(experiment.out) if first_process() else nullcontext()
         with stopping.kept(lambda: _kept(experiment)), alone, Display(experiment) as display:
-
-            def watch(arm: Arm, seed: int) -> Report:
-                return lambda step, loss: display.said(arm.name, seed, step, loss)
-
             if self.name == "ray":
                 run_on_ray(experiment, display.said, address=self.address or "auto", cpus=self.cpus or 1)
             elif self.jobs > 1:
                 run_jobs(experiment, self.jobs, display.said)
             else:
-                run_all(experiment, watch)
+                run_all(experiment, lambda arm, seed: partial(display.said, arm.name, seed))
 
 
 def _kept(experiment: Experiment) -> str:
@@ -72,3 +69,22 @@ def _kept(experiment: Experiment) -> str:
     checkpoints = f", and checkpoints of {begun} more" if begun else ""
     done = f"{runs - len(left)} of {runs} runs are done and kept in {experiment.out}"
     return f"{done}{checkpoints}; the same command goes on from there"
+
+
+@contextmanager
+def locked_folder(out: Path) -> Iterator[None]:
+    """Hold the folder while its runs are made; a process that is killed lets it go.
+
+    The lock is that of POSIX, which children made by fork do not share: those that read data may outlive a kill.
+    """
+    if sys.platform == "win32":  # has no such locks, and goes without
+        yield
+        return
+    import fcntl
+
+    with (out / ".lock").open("a") as file:
+        try:
+            fcntl.lockf(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except (BlockingIOError, PermissionError):
+            raise WellcondError(f"another command is at work in '{out}': wait for it, or give another --out") from None
+        yield

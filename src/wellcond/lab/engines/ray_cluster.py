@@ -24,6 +24,7 @@ import torch
 
 from wellcond.errors import WellcondError
 from wellcond.lab.comparison import Experiment, Said, run_one
+from wellcond.lab.engines.distributed import processes
 from wellcond.lab.engines.ray_attempts import ATTEMPTS, content_of, go_on_from, remove_attempts, write_run
 from wellcond.lab.recipe.recipe import Recipe
 from wellcond.lab.versions_and_machine import versions_and_machine
@@ -55,7 +56,7 @@ def run_on_ray(
         cpus: processors, and threads, of a run; it has a GPU, too, where the cluster has any.
         max_retries: how often a run is tried again after its node or process was lost.
     """
-    if int(os.environ.get("WORLD_SIZE", "1")) > 1:
+    if processes() > 1:
         raise WellcondError("--engine ray is started once, not by torchrun: a run on the cluster has one process")
     if not experiment.left():
         return
@@ -136,8 +137,8 @@ def _attempt(job: Job, name: str, seed: int, progress: Any) -> dict[str, bytes]:
     own = f"{node}-{os.getpid()}-"
     shared = Path(job.call).is_dir()
     # Shared storage keeps what was reached when the node is lost; the other folder goes with its process.
-    place: Any = contextlib.nullcontext(tempfile.mkdtemp(prefix=own, dir=job.call)) if shared else _temporary(own)
-    with place as base:
+    kept = contextlib.nullcontext(tempfile.mkdtemp(prefix=own, dir=job.call)) if shared else None
+    with kept or tempfile.TemporaryDirectory(prefix=f"wellcond-{own}") as base:
         experiment = Experiment.of(Recipe.model_validate(job.recipe), Path(base))
         arm = next(s for s, _ in experiment.runs() if s.name == name)
         folder = experiment.folder(arm, seed)
@@ -145,10 +146,6 @@ def _attempt(job: Job, name: str, seed: int, progress: Any) -> dict[str, bytes]:
             go_on_from(Path(job.out), folder.relative_to(base), folder)
         run_one(experiment, arm, seed, lambda step, loss: progress.said.remote(name, seed, step, loss) and None)
         return content_of(folder)
-
-
-def _temporary(own: str) -> contextlib.AbstractContextManager[str]:
-    return tempfile.TemporaryDirectory(prefix=f"wellcond-{own}")
 
 
 def _progress(ray: Any) -> Any:

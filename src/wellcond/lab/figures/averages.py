@@ -27,7 +27,7 @@ def over_seeds(runs: Sequence[RecordedRun]) -> list[Series]:
     for label in dict.fromkeys(run.label for run in runs):
         members = [run for run in runs if run.label == label]
         seeds, tables = tuple(run.seed for run in members), [_by_step(run) for run in members]
-        about = {name: _shared(getattr(run, name) for run in members) for name in ("control_of", "epoch")}
+        about = {name: shared_value(getattr(run, name) for run in members) for name in ("control_of", "epoch")}
         result += [
             replace(_series(label, quantity, seeds, [table.get(quantity, {}) for table in tables]), **about)
             for quantity in dict.fromkeys(quantity for table in tables for quantity in table)
@@ -35,7 +35,7 @@ def over_seeds(runs: Sequence[RecordedRun]) -> list[Series]:
     return result
 
 
-def _shared(values: Iterable[Any]) -> Any:
+def shared_value(values: Iterable[Any]) -> Any:
     """Return what all have in common, None if nothing."""
     different = set(values)
     return different.pop() if len(different) == 1 else None

@@ -24,29 +24,17 @@ MARK = "comparison.json"
 
 @dataclass(frozen=True)
 class Compared:
-    """A comparison, as far as its figures show it.
+    """A comparison, as far as its figures show it."""
 
-    Args:
-        name: of its folder.
-        runs: those that finished; with the others, the mean would be one of fewer seeds at each later step.
-        unfinished: (arm, seed, status) of the others.
-        arms: all of them, in the recipe's order.
-        metric: of the test.
-        higher_is_better: whether more of it is better.
-        last: steps of training.
-        epoch: steps of an epoch; None in folders that do not say.
-        statistics: of all runs; None where the baseline has no result to compare with.
-    """
-
-    name: str
-    runs: tuple[RecordedRun, ...]
-    unfinished: tuple[tuple[str, int, str], ...]
-    arms: tuple[str, ...]
-    metric: str
+    name: str  # of its folder
+    runs: tuple[RecordedRun, ...]  # those that finished; with the others, later means would be of fewer seeds
+    unfinished: tuple[tuple[str, int, str], ...]  # (arm, seed, status) of the others
+    arms: tuple[str, ...]  # all of them, in the recipe's order
+    metric: str  # of the test
     higher_is_better: bool
-    last: int
-    epoch: float | None
-    statistics: Comparison | None
+    last: int  # steps of training
+    epoch: float | None  # steps of an epoch; None in folders that do not say
+    statistics: Comparison | None  # of all runs; None where the baseline has no result to compare with
 
 
 def is_comparison(folder: Path) -> bool:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import io
 import json
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -18,7 +18,7 @@ from wellcond.diagnosis.quantities import BY_KEY, QUANTITIES
 from wellcond.diagnosis.readings import ROLES
 from wellcond.diagnosis.schema import SCHEMA
 from wellcond.errors import WellcondError
-from wellcond.lab.figures.averages import over_seeds
+from wellcond.lab.figures.averages import over_seeds, shared_value
 from wellcond.lab.figures.compared_runs import Compared, is_comparison, read_comparison
 from wellcond.lab.figures.panels import TRAINING, Grid, panel_figure
 from wellcond.lab.figures.reaching import reaching, reaching_figure
@@ -103,16 +103,13 @@ def _json(series: Sequence[Series], comparisons: Sequence[Compared]) -> bytes:
         weight = "" if quantity is None or not quantity.role else "trained" if quantity.otherwise else "effective"
         rows["series"].append(asdict(one) | {"role": quantity.role if quantity else "", "weight": weight})
     for each in comparisons:
-        rows["reaching"] += [asdict(found) for found in reaching(each)]
+        rows["reaching"] += reaching(each)
         rows["unfinished"] += [
             {"label": label, "seed": seed, "status": status} for label, seed, status in each.unfinished
         ]
-    lists = (f'"{name}": [\n{_lines(own)}\n]' if own else f'"{name}": []' for name, own in rows.items())
+    lines = {name: ",\n".join(json.dumps(row, allow_nan=False) for row in own) for name, own in rows.items()}
+    lists = (f'"{name}": [\n{own}\n]' if own else f'"{name}": []' for name, own in lines.items())
     return f'{{"schema": {SCHEMA}, {", ".join(lists)}}}\n'.encode()
-
-
-def _lines(rows: Sequence[Mapping[str, Any]]) -> str:
-    return ",\n".join(json.dumps(row, allow_nan=False) for row in rows)
 
 
 def _write(folder: Path, name: str, content: bytes) -> Path:
@@ -134,7 +131,7 @@ def _figures(series: Sequence[Series], comparisons: Sequence[Compared]) -> dict[
     colours = label_colours(list(dict.fromkeys([*(one.label for one in series), *arms])))
     unit = unit_of({one.epoch for one in series}, max(step for one in series for step in one.steps))
     lost = [line for one in comparisons for line in _lost(one)]
-    log = {name: _shared({one.log for one in QUANTITIES if one.figure == name}) for name in keys}
+    log = {name: shared_value({one.log for one in QUANTITIES if one.figure == name}) for name in keys}
     name_of_test = ""
     if comparisons:
         name_of_test = f"{shortened(comparisons[0].metric)} on test data"
@@ -160,10 +157,6 @@ def _figure(one: Series) -> str:
     if one.quantity in TRAINING:
         return one.quantity
     return BY_KEY[one.quantity].figure if one.quantity in BY_KEY else ""
-
-
-def _shared(values: set[bool | None]) -> bool | None:
-    return values.pop() if len(values) == 1 else None
 
 
 def _by_role(series: Sequence[Series]) -> Grid:

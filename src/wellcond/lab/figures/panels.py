@@ -41,13 +41,8 @@ def panel_figure(
 ) -> Figure:
     """Panels whose rows share their axis, a line per series, its key above and what it leaves out below.
 
-    Args:
-        grid: rows of panels of series, no row being empty.
-        colours: of the labels.
-        log: whether the axes are logarithmic; None if the numbers decide.
-        unit: of the horizontal axis.
-        name: of what is drawn, where the quantity's own does not say it.
-        more: lines to write below, before those.
+    Rows of the grid are not empty. `log` is None where the numbers decide; `name` is of what is drawn, where the
+    quantity's own does not say it; `more` lines are written below, before those.
     """
     from matplotlib.figure import Figure
 

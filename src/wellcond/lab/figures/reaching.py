@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -20,120 +19,81 @@ WIDEST_LABEL_BESIDE = 36  # characters of a label beside a bar
 LEGEND = "bars: medians over seeds; dots: seeds"
 
 
-@dataclass(frozen=True)
-class Reaching:
-    """One arm against the baseline's last test.
+def reaching(compared: Compared) -> list[dict[str, Any]]:
+    """Return a row of `figures.json` for each arm against the baseline's last test; none where it has no result.
 
-    Conditioned Initialization, Figures 2, 3 and 4.
-
-    Args:
-        comparison: name of its folder.
-        label: the arm.
-        control_of: the arm whose scale it has, if it is a control.
-        baseline: whose last test is to be reached.
-        metric: what is tested.
-        steps_to_reach: by seed, the first test step as good as that seed's baseline ended; None if never. Only seeds
-            that have a result with both.
-        median_steps: of them, never being later than any step; None if that is the median.
-        reached: how many seeds did.
-        last: steps of training.
-        epoch: steps of an epoch, where that is known.
+    Conditioned Initialization, Figures 2, 3 and 4. The steps are those of an `ArmRecord`.
     """
-
-    comparison: str
-    label: str
-    control_of: str | None
-    baseline: str
-    metric: str
-    steps_to_reach: Mapping[int, int | None]
-    median_steps: float | None
-    reached: int
-    last: int
-    epoch: float | None
-
-
-def reaching(compared: Compared) -> list[Reaching]:
-    """Return a row for each arm; none where the baseline has no result."""
     if compared.statistics is None:
         return []
     return [
-        Reaching(
-            comparison=compared.name,
-            label=record.arm,
-            control_of=record.control_of,
-            baseline=compared.statistics.baseline,
-            metric=compared.metric,
-            steps_to_reach=record.steps_to_reach,
-            median_steps=record.median_steps,
-            reached=record.reached,
-            last=compared.last,
-            epoch=compared.epoch,
-        )
+        {
+            "comparison": compared.name,
+            "label": record.arm,
+            "control_of": record.control_of,
+            "baseline": compared.statistics.baseline,
+            "metric": compared.metric,
+            "steps_to_reach": record.steps_to_reach,
+            "median_steps": record.median_steps,
+            "reached": record.reached,
+            "last": compared.last,
+            "epoch": compared.epoch,
+        }
         for record in compared.statistics.arms
     ]
 
 
 def reaching_figure(
-    panels: Sequence[Sequence[Reaching]], colours: Mapping[str, Any], more: Sequence[str] = ()
+    panels: Sequence[Sequence[Mapping[str, Any]]], colours: Mapping[str, Any], more: Sequence[str] = ()
 ) -> Figure:
-    """Draw horizontal bars, a panel for each comparison.
-
-    Args:
-        panels: rows of each comparison.
-        colours: of the labels.
-        more: lines to write below.
-    """
+    """Draw horizontal bars, a panel for the rows of each comparison, with `more` lines below."""
     from matplotlib.figure import Figure
 
-    controls = any(row.control_of is not None for rows in panels for row in rows)
+    controls = any(row["control_of"] is not None for rows in panels for row in rows)
     notes = limited_notes([f"{LEGEND}; hollow: controls" if controls else LEGEND, *more])
     height = sum(0.32 * len(rows) + 0.9 for rows in panels) + 0.15 * len(notes)
     figure = Figure(figsize=(7.5, height), layout="constrained")
     axes = figure.subplots(len(panels), squeeze=False, height_ratios=[len(rows) + 1 for rows in panels])[:, 0]
     for rows, one in zip(panels, axes, strict=True):
         if len(panels) > 1:
-            one.set_title(shortened(rows[0].comparison), loc="left", parse_math=False)
+            one.set_title(shortened(rows[0]["comparison"]), loc="left", parse_math=False)
         _panel(one, rows, colours)
     write_notes(figure, notes)
     return figure
 
 
-def _panel(axes: Axes, rows: Sequence[Reaching], colours: Mapping[str, Any]) -> None:
+def _panel(axes: Axes, rows: Sequence[Mapping[str, Any]], colours: Mapping[str, Any]) -> None:
     first = rows[0]
-    unit, length = unit_of({first.epoch}, first.last)
+    unit, length = unit_of({first["epoch"]}, first["last"])
     outside: Any = {"transform": axes.get_yaxis_transform(), "va": "center", "parse_math": False}
     for place, row in enumerate(rows):
-        colour = colours[row.label]
-        if row.median_steps is not None:
-            face = "none" if row.control_of is not None else (colour, 0.45)
+        colour = colours[row["label"]]
+        if row["median_steps"] is not None:
+            face = "none" if row["control_of"] is not None else (colour, 0.45)
             look: Any = {"color": face, "edgecolor": colour, "linewidth": 1.2, "clip_on": False}
-            axes.barh(place, row.median_steps / length, height=0.7, **look)
-        for step, aside in zip(row.steps_to_reach.values(), _asides(len(row.steps_to_reach)), strict=True):
+            axes.barh(place, row["median_steps"] / length, height=0.7, **look)
+        seeds = len(row["steps_to_reach"])
+        asides = np.linspace(-0.22, 0.22, seeds) if seeds > 1 else [0.0] * seeds  # several may get there at one test
+        for step, aside in zip(row["steps_to_reach"].values(), asides, strict=True):
             if step is not None:
                 axes.plot(step / length, place + aside, "o", color=colour, markersize=3.5, clip_on=False)
-        axes.text(-0.015, place, shortened(row.label, WIDEST_LABEL_BESIDE), ha="right", **outside)
+        axes.text(-0.015, place, shortened(row["label"], WIDEST_LABEL_BESIDE), ha="right", **outside)
         axes.text(1.025, place, _beside(row, length), ha="left", color="dimgrey", **outside)
-    axes.set(xlim=(0, max(first.last, 1) / length), ylim=(len(rows) - 0.4, -0.6), yticks=[])
+    axes.set(xlim=(0, max(first["last"], 1) / length), ylim=(len(rows) - 0.4, -0.6), yticks=[])
     axes.spines[["top", "right"]].set_visible(False)
-    target = f"{shortened(first.baseline, WIDEST_LABEL_BESIDE)}'s last {shortened(first.metric, WIDEST_LABEL_BESIDE)}"
-    label_steps(axes, unit, f"{unit} of the first test as good as {target}")
+    baseline, metric = (shortened(first[name], WIDEST_LABEL_BESIDE) for name in ("baseline", "metric"))
+    label_steps(axes, unit, f"{unit} of the first test as good as {baseline}'s last {metric}")
 
 
-def _asides(seeds: int) -> Iterable[float]:
-    """Return how far from the middle of its bar each seed is drawn, since several may get there at the same test."""
-    return np.linspace(-0.22, 0.22, seeds).tolist() if seeds > 1 else [0.0] * seeds
-
-
-def _beside(row: Reaching, length: float) -> str:
+def _beside(row: Mapping[str, Any], length: float) -> str:
     """Write the median, and how many seeds there are to it where some never got there.
 
-    >>> row = Reaching("digits", "shift", None, "default", "accuracy", {0: 100, 1: None, 2: 150}, 150.0, 2, 300, 50.0)
-    >>> _beside(row, length=50.0)
+    >>> _beside({"steps_to_reach": {0: 100, 1: None, 2: 150}, "median_steps": 150.0, "reached": 2}, length=50.0)
     '3, 2 of 3 seeds'
     """
-    median = [] if row.median_steps is None else [_number(row.median_steps / length)]
-    seeds = len(row.steps_to_reach)
-    some = [] if row.reached == seeds > 0 else [f"{row.reached} of {seeds} seeds" if seeds else "no seed to compare"]
+    median = [] if row["median_steps"] is None else [_number(row["median_steps"] / length)]
+    seeds, reached = len(row["steps_to_reach"]), row["reached"]
+    some = [] if reached == seeds > 0 else [f"{reached} of {seeds} seeds" if seeds else "no seed to compare"]
     return ", ".join(median + some)
 
 

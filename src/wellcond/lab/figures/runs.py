@@ -19,52 +19,30 @@ Summaries = Mapping[str, Summary]  # by the quantities' keys; of a comparison al
 
 @dataclass(frozen=True)
 class RecordedRun:
-    """One training run.
+    """One training run."""
 
-    Args:
-        label: what is compared.
-        seed: which repetition.
-        records: step and averages of each line of `metrics.jsonl`, in its order.
-        control_of: the label whose scale this one has, if it is a control.
-        epoch: steps of an epoch, where that is known.
-    """
-
-    label: str
-    seed: int | None
-    records: tuple[tuple[int, Summaries], ...]
-    control_of: str | None = None
-    epoch: float | None = None
+    label: str  # what is compared
+    seed: int | None  # which repetition
+    records: tuple[tuple[int, Summaries], ...]  # step and averages of each line of `metrics.jsonl`, in its order
+    control_of: str | None = None  # the label whose scale this one has, if it is a control
+    epoch: float | None = None  # steps of an epoch, where that is known
 
 
 @dataclass(frozen=True)
 class Series:
-    """One quantity of one label through training.
+    """One quantity of one label through training."""
 
-    Args:
-        label: what is compared.
-        quantity: key of what was averaged.
-        seeds: of the runs.
-        steps: those that all seeds have.
-        mean: over seeds; None where a seed has nothing to average.
-        deviation: sample standard deviation over seeds; None for a single seed.
-        averaged: how many entries of all seeds are in the mean.
-        left_out: how many are not.
-        reasons: how many are not over all steps, by reason.
-        control_of: the label whose scale this one has, if it is a control.
-        epoch: steps of an epoch, where that is known and the same for all seeds.
-    """
-
-    label: str
-    quantity: str
-    seeds: tuple[int | None, ...]
-    steps: tuple[int, ...]
-    mean: tuple[float | None, ...]
-    deviation: tuple[float | None, ...] | None
-    averaged: tuple[int, ...]
-    left_out: tuple[int, ...]
-    reasons: Mapping[str, int]
-    control_of: str | None = None
-    epoch: float | None = None
+    label: str  # what is compared
+    quantity: str  # key of what was averaged
+    seeds: tuple[int | None, ...]  # of the runs
+    steps: tuple[int, ...]  # those that all seeds have
+    mean: tuple[float | None, ...]  # over seeds; None where a seed has nothing to average
+    deviation: tuple[float | None, ...] | None  # sample standard deviation over seeds; None for a single seed
+    averaged: tuple[int, ...]  # how many entries of all seeds are in the mean
+    left_out: tuple[int, ...]  # how many are not
+    reasons: Mapping[str, int]  # how many are not over all steps, by reason
+    control_of: str | None = None  # the label whose scale this one has, if it is a control
+    epoch: float | None = None  # steps of an epoch, where that is known and the same for all seeds
 
 
 def told_apart(found: Sequence[tuple[Path, RecordedRun]]) -> list[RecordedRun]:

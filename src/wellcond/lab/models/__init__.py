@@ -1,6 +1,5 @@
 """Models for the laboratory's tasks."""
 
-from wellcond.lab.models import nystrom_adapter as _registers_its_view  # noqa: F401
 from wellcond.lab.models.build import BUILT_IN, check_fits, feed, lab_model, monitor_inputs
 
 __all__ = ["BUILT_IN", "check_fits", "feed", "lab_model", "monitor_inputs"]

@@ -17,8 +17,7 @@ from wellcond.lab.models.bert import CrammedBert
 from wellcond.lab.models.detector import mask_rcnn
 from wellcond.lab.models.named import PARAMETERS, model_options, task_numbers
 from wellcond.lab.models.nystromformer import Nystromformer
-from wellcond.lab.models.text import Encoder, gpt
-from wellcond.lab.models.vision import small_vit
+from wellcond.lab.models.small import Encoder, gpt, small_vit
 from wellcond.lab.tasks.base import Batch, Task, logits_of
 from wellcond.lab.tasks.metrics import Counts
 

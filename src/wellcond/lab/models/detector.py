@@ -78,11 +78,6 @@ class Pyramid(nn.Module):
     counted from 0), its tokens are put back in their places and scaled, as in its authors' code: at stride 16 by two
     transposed convolutions, one, none, and pooling (A. El-Nouby et al., XCiT, arXiv 2106.09681). The four stages of a
     Swin have the strides, and each gets a LayerNorm (Z. Liu et al., Swin Transformer, arXiv 2103.14030).
-
-    Args:
-        name: of timm's.
-        options: of its constructor.
-        channels: of every map.
     """
 
     def __init__(self, name: str, options: Mapping[str, Any], channels: int) -> None:
@@ -102,14 +97,6 @@ class Pyramid(nn.Module):
         return found
 
 
-class ChannelNorm(nn.LayerNorm):
-    """LayerNorm over the channels of `(B, C, H, W)`."""
-
-    def forward(self, maps: Tensor) -> Tensor:
-        """Normalise each place by itself."""
-        return super().forward(maps.movedim(1, -1)).movedim(-1, 1)
-
-
 def _body(name: str, options: Mapping[str, Any]) -> tuple[Any, list[int], list[int], nn.ModuleList]:
     """Return timm's model, which of its maps to take, their widths, and what brings them to strides 4, 8, 16 and 32."""
     import timm
@@ -123,7 +110,8 @@ def _body(name: str, options: Mapping[str, Any]) -> tuple[Any, list[int], list[i
     body = timm.create_model(name, **free, **options)
     if isinstance(body, SwinTransformer):
         taps, widths = [0, 1, 2, 3], [stage["num_chs"] for stage in body.feature_info]
-        scales = nn.ModuleList(ChannelNorm(width) for width in widths)
+        norm = library("torchvision.models.convnext", "timm").LayerNorm2d  # over the channels of each place
+        scales = nn.ModuleList(norm(width) for width in widths)
     elif isinstance(body, Xcit):
         depth, width = len(body.blocks), body.embed_dim
         taps, widths = [max(0, round(depth * part) - 1) for part in (1 / 3, 1 / 2, 2 / 3, 1)], [width] * 4

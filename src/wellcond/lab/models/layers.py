@@ -37,12 +37,7 @@ class SelfAttention(nn.Module):
         self.out = nn.Linear(width, width, bias=bias)
 
     def forward(self, x: Tensor, attention_mask: Tensor | None = None) -> Tensor:
-        """Return what is added to the tokens.
-
-        Args:
-            x: `(B, N, width)`.
-            attention_mask: `(B, N)`, 0 on padding; None if there is none.
-        """
+        """Return what is added to the tokens `(B, N, width)`; the mask is `(B, N)`, 0 on padding."""
         q, k, v = (f(x).unflatten(-1, (self.num_heads, -1)).transpose(1, 2) for f in (self.query, self.key, self.value))
         if self.single:
             wide = torch.promote_types(q.dtype, torch.float32)
@@ -63,12 +58,7 @@ class SelfAttention(nn.Module):
 class PreNormBlock(nn.Module):
     """`x + attention(norm(x))`, then `x + mlp(norm(x))`.
 
-    Args:
-        width: of the tokens.
-        attention: takes `(B, N, width)` and the mask.
-        mlp: takes `(B, N, width)`.
-        dropout: of both branches.
-        eps: of the norms.
+    `attention` takes `(B, N, width)` and the mask, `mlp` the former; `dropout` is of both branches, `eps` of the norms.
     """
 
     norm_first = True  # as torch's own blocks say it

@@ -3,10 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from functools import partial
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 
+from wellcond.attention.adapters import build
+from wellcond.attention.find import register_attention
+from wellcond.attention.replay import Call, Mixing, Replay
+from wellcond.attention.view import AttentionLayer
 from wellcond.errors import WellcondError
 from wellcond.lab.models.layers import PreNormBlock, SelfAttention
 from wellcond.lab.tasks.checks import choice, whole
@@ -56,13 +62,8 @@ def nystrom_attention(
 ) -> Tensor:
     """Return softmax attention through landmarks.
 
-    Args:
-        q: `(B, heads, N, d)`.
-        k: of the same shape.
-        v: of the same shape.
-        landmarks: a divisor of N.
-        iterations: of the pseudo-inverse.
-        bias: added to the logits of keys, broadcasting to `(B, heads, landmarks, N)`.
+    Queries, keys and values are `(B, heads, N, d)`, N a multiple of `landmarks`; `bias` is added to the logits of keys,
+    broadcasting to `(B, heads, landmarks, N)`.
 
     >>> q, k, v = torch.randn(3, 1, 2, 8, 4, dtype=torch.float64)
     >>> exact = nn.functional.scaled_dot_product_attention(4 * q, 4 * k, v)
@@ -190,3 +191,19 @@ def _length(tokens: int, landmarks: int, length: int | None) -> int:
             f"{landmarks * -(-tokens // landmarks)} does"
         )
     return length
+
+
+def describe_nystrom(module: Any, name: str) -> AttentionLayer:
+    """Return the view of a `NystromAttention`; its replay is the module's own function, with the mask it was given."""
+    heads = module.num_heads
+    query, key, value = (build.separate(module, name, child, heads) for child in ("query", "key", "value"))
+    output = build.output(module, name, "out", heads)
+    scale = query.width**-0.5
+    return AttentionLayer(name, "nystrom", query, key, value, output, scale=scale, replay=Replay(_mixing))
+
+
+def _mixing(call: Call) -> Mixing:
+    return partial(call.module.mix, attention_mask=call.argument("attention_mask"))
+
+
+register_attention(NystromAttention, describe_nystrom)

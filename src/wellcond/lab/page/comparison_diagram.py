@@ -7,8 +7,6 @@ from collections.abc import Mapping, Sequence
 from statistics import fmean
 from typing import TYPE_CHECKING, Any
 
-from torch import Tensor
-
 from wellcond._core.numbers import finite_number
 from wellcond.plots.diagram import LABELS, NAMES, criteria, phase_colours, phase_places
 from wellcond.propagation.diagram import Diagram
@@ -27,10 +25,8 @@ SAME_PLACE = 0.04  # share of an axis within which two starts have one label
 def diagram_data(parameters: Mapping[str, Any], outcomes: Sequence[Outcome], arms: Sequence[str]) -> dict[str, Any]:
     """Phases by cell, with the arms' starts on them.
 
-    Args:
-        parameters: of `wc.trainability`, without the axes; values of the axes' own parameters are ignored.
-        outcomes: of all runs.
-        arms: their names, in the page's order.
+    `parameters` are those of `wc.trainability`; values of the axes' own are ignored. Names of arms are in the page's
+    order.
     """
     starts = _starts(outcomes, arms)
     x, y = (_axis(name, [start[name] for start in starts]) for name in AXES)
@@ -38,9 +34,10 @@ def diagram_data(parameters: Mapping[str, Any], outcomes: Sequence[Outcome], arm
     given |= {name: tuple(value) for name, value in given.items() if isinstance(value, list)}  # JSON has no tuples
     found = trainability(x, y, resolution=RESOLUTION, **given)
     for start in starts:
-        start["shown"] = [_within(start[name], axis) for name, axis in zip(AXES, (x, y), strict=True)]
+        start["shown"] = [min(max(start[name], low), high) for name, low, high, _ in (x, y)]  # a zero at the end
         start["beyond"] = start["shown"] != [start[name] for name in AXES]
-        column, row = (_nearest(along, at) for along, at in zip((found.x, found.y), start["shown"], strict=True))
+        cells = zip((found.x, found.y), start["shown"], strict=True)  # the nearest by ratios, as the axis is
+        column, row = (int((along / at).log().abs().argmin()) for along, at in cells)
         start["verdict"] = phase_words(int(found.phase[row, column]))
     return {
         "x": [_short(value) for value in found.x.tolist()],
@@ -87,16 +84,6 @@ def _axis(name: str, values: Sequence[float]) -> tuple[str, float, float, str]:
     low, high = AXES[name]
     known = [min(max(value, AXIS_LIMITS[0]), AXIS_LIMITS[1]) for value in values]
     return name, min([low, *(value / 1.5 for value in known)]), max([high, *(1.5 * value for value in known)]), "log"
-
-
-def _within(value: float, axis: tuple[str, float, float, str]) -> float:
-    """A zero has no place on an axis of even ratios: it is drawn at the end."""
-    return min(max(value, axis[1]), axis[2])
-
-
-def _nearest(along: Tensor, value: float) -> int:
-    """The cell that a value lies in, by ratios as the axis is."""
-    return int((along / value).log().abs().argmin())
 
 
 def _labels(starts: Sequence[Mapping[str, Any]], axes: Sequence[tuple[str, float, float, str]]) -> list[dict[str, Any]]:

@@ -31,13 +31,7 @@ def page_order(comparison: Mapping[str, Any]) -> list[str]:
 def figure_data(
     comparison: Mapping[str, Any], outcomes: Sequence[Outcome], diagram: Mapping[str, Any] | None
 ) -> dict[str, Any]:
-    """Return everything that the page draws.
-
-    Args:
-        comparison: `Comparison.to_dict()`.
-        outcomes: of all runs.
-        diagram: parameters of `wc.trainability`, if the model has one.
-    """
+    """Return all that the page draws of a `Comparison.to_dict()`; `diagram` has the parameters of `wc.trainability`."""
     names = page_order(comparison)
     records = {record["arm"]: record for record in comparison["arms"]}
     curves = {

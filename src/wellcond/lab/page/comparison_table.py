@@ -21,9 +21,7 @@ def headlines() -> dict[str, str]:
 def table_rows(comparison: Mapping[str, Any], verdicts: Mapping[str, tuple[str, str, str]]) -> list[dict[str, Any]]:
     """Return the rows in the page's order.
 
-    Args:
-        comparison: `Comparison.to_dict()`.
-        verdicts: of each arm against the baseline: in a word or three, in a sentence, and what it does not say.
+    `verdicts` are of each arm against the baseline: in a word or three, in a sentence, and what it does not say.
     """
     records = {record["arm"]: record for record in comparison["arms"]}
     results = [value for record in records.values() for value in record["results"].values()]

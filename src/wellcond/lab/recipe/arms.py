@@ -20,17 +20,11 @@ from wellcond.lab.recipe.settings import ArmSettings
 
 @dataclass(frozen=True)
 class Arm:
-    """One line of a comparison: how weights begin, how they are conditioned, and at what learning rate.
-
-    Args:
-        name: in tables.
-        settings: of the recipe.
-        control_of: the arm whose scale it has, if it is a control.
-    """
+    """One line of a comparison: how weights begin, how they are conditioned, and at what learning rate."""
 
     name: str
     settings: ArmSettings
-    control_of: str | None = None
+    control_of: str | None = None  # the arm whose scale it has, if it is a control
 
     @property
     def folder(self) -> str:
@@ -45,10 +39,11 @@ class Arm:
     def planned(self, model: nn.Module, seed: int) -> wc.Plan | None:
         """Plan what it writes into a fresh model, from shapes alone; None if it leaves the model as it is."""
         init: Any = self.settings.init
+        options = self.settings.options
         try:
             if self.control_of is not None:
-                return wc.plan(model, "scale_matched", seed=seed, of=_with_options(init, self.settings.options))
-            return None if init is None else wc.plan(model, init, seed=seed, **self.settings.options)
+                return wc.plan(model, "scale_matched", seed=seed, of=(init, options) if options else init)
+            return None if init is None else wc.plan(model, init, seed=seed, **options)
         except WellcondError as error:
             raise WellcondError(f"arm '{self.name}': {error}") from error
 
@@ -96,7 +91,3 @@ def check_arms(recipe: Recipe, model: nn.Module) -> None:
         arm.planned(model, seed=0)
         if arm.settings.condition is not None:
             arm.condition_(copy.deepcopy(model))
-
-
-def _with_options(init: Any, options: dict[str, Any]) -> Any:
-    return (init, options) if options else init

@@ -7,15 +7,16 @@ import tomllib
 from collections.abc import Iterator, Mapping
 from importlib import resources
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 import tomli_w
-from pydantic import Field, ValidationError, field_validator, model_validator
+from pydantic import Field, ValidationError, model_validator
 
 from wellcond._core.file_names import check_path
 from wellcond.errors import WellcondError
 from wellcond.lab.recipe.refusals import recipe_refusal
 from wellcond.lab.recipe.settings import (
+    OFF,
     ArmSettings,
     Augment,
     Looking,
@@ -61,16 +62,11 @@ class Recipe(RecipeTable):
     seeds: tuple[int, ...] = Field((0, 1, 2), min_length=1)
     train: Training = Training()
     augment: Augment | None = None
-    monitor: Looking | None = Looking()
+    monitor: Annotated[Looking | None, OFF] = Looking()
     tuning: Tuning | None = None
     rates: dict[str, float] = Field(default_factory=dict)
     weights: Weights | None = None
     stages: tuple[Stage, ...] = ()
-
-    @field_validator("monitor", mode="before")
-    @classmethod
-    def _off(cls, value: Any) -> Any:
-        return None if value is False else value
 
     @model_validator(mode="after")
     def _consistent(self) -> Recipe:

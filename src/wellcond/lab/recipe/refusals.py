@@ -23,9 +23,7 @@ TABLES: dict[str, type[BaseModel]] = {
 def recipe_refusal(error: ValidationError, whole: type[BaseModel]) -> str:
     """Return the first of pydantic's findings: where, what, and the key that was meant.
 
-    Args:
-        error: of validating a `whole`.
-        whole: the table that the others are in.
+    The error is of validating a `whole`, the table that the others are in.
 
     >>> try:
     ...     Training.model_validate({"stepps": 5})

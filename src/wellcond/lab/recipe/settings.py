@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, model_validator
+
+OFF = BeforeValidator(lambda value: None if value is False else value)  # of a table that `false` leaves out
 
 
 class RecipeTable(BaseModel):
@@ -207,10 +209,5 @@ class Stage(RecipeTable):
     task: Named | None = None
     model: Named | None = None
     train: dict[str, Any] = {}
-    augment: Augment | None = None
-    monitor: Looking | None = None
-
-    @field_validator("augment", "monitor", mode="before")
-    @classmethod
-    def _off(cls, value: Any) -> Any:
-        return None if value is False else value
+    augment: Annotated[Augment | None, OFF] = None
+    monitor: Annotated[Looking | None, OFF] = None

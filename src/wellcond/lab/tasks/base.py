@@ -10,7 +10,8 @@ import torch
 from torch import Tensor
 
 from wellcond.errors import WellcondError
-from wellcond.lab.tasks.metrics import IGNORED, METRICS, Counts, count, extras_of, metric_of
+from wellcond.lab.tasks.detection.average_precision import precisions
+from wellcond.lab.tasks.metrics import IGNORED, METRICS, Counts, count, metric_of
 
 KINDS = ("image", "sequence", "pair", "causal-text", "masked-text", "detection")
 
@@ -135,7 +136,8 @@ class Task:
 
     def extras(self, counts: Counts) -> dict[str, float]:
         """Return the figures beside the metric: ap50, ap75 and three of masks for detection, else none."""
-        return extras_of(self.metric, counts)
+        found = precisions(counts) if self.metric == "ap" else {}
+        return {name: value for name, value in found.items() if name != self.metric}
 
 
 def logits_of(output: Any) -> Tensor:

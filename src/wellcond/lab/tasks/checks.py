@@ -39,8 +39,8 @@ def choice(name: str, value: object, known: Iterable[str]) -> str:
     return value
 
 
-def folder_of(folder: object, source: str) -> Path:
-    """Return the path of a folder that must be there.
+def folder_of(folder: object, source: str, inside: str = "") -> Path:
+    """Return the path of a folder that must be there, or of the one of a name inside of it that an archive makes.
 
     >>> folder_of("/nowhere", "unpack it there")
     Traceback (most recent call last):
@@ -51,7 +51,7 @@ def folder_of(folder: object, source: str) -> Path:
     path = check_path(folder).expanduser()
     if not path.is_dir():
         raise WellcondError(f"there is no folder {str(folder)!r}. The data: {source}")
-    return path
+    return path / inside if (path / inside).is_dir() else path
 
 
 def first_of(folder: Path, names: Iterable[str], source: str) -> Path:

@@ -47,26 +47,20 @@ class Generated:
     make: Callable[[], Mapping[str, Tensor]]
     folder: Path | None = None
 
-    @property
-    def file(self) -> Path | None:
-        """Return the path of the file that they are kept in."""
-        if self.folder is None:
-            return None
-        return self.folder / f"{self.name}-{key(self._described):016x}.safetensors"
-
     @cached_property
     def tensors(self) -> Mapping[str, Tensor]:
         """Return the tensors: read, or computed and written."""
-        if self.file is None:
+        if self.folder is None:
             return self._made()
-        if self.file.is_file():
-            return self._read(self.file)
+        file = self.folder / f"{self.name}-{key(self._described):016x}.safetensors"
+        if file.is_file():
+            return self._read(file)
         made = {name: tensor.contiguous() for name, tensor in self._made().items()}
         try:
-            self.file.parent.mkdir(parents=True, exist_ok=True)
+            self.folder.mkdir(parents=True, exist_ok=True)
         except OSError as error:
             raise WellcondError(f"the folder {str(self.folder)!r} cannot be made: {error}") from error
-        write_bytes(self.file, safetensors.torch.save(made, {"of": self._described}))
+        write_bytes(file, safetensors.torch.save(made, {"of": self._described}))
         return made
 
     @property
@@ -89,14 +83,7 @@ class Generated:
 
 @dataclass(frozen=True)
 class GeneratedExamples:
-    """Some of what is generated, from number `begin` on; computed when an example is first asked for.
-
-    Args:
-        generated: all of it.
-        begin: number of the first.
-        count: how many.
-        view: makes examples of the tensors and the part that is wanted.
-    """
+    """Some of what is generated, `count` from number `begin` on; computed when an example is first asked for."""
 
     generated: Generated
     begin: int

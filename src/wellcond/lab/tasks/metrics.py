@@ -68,12 +68,6 @@ def metric_of(metric: str, counts: Counts) -> float:
     return _METRICS[metric][1](counts.sums) if counts.sums else math.nan
 
 
-def extras_of(metric: str, counts: Counts) -> dict[str, float]:
-    """Return the figures that a metric is reported with: the other five of a detector, none elsewhere."""
-    found = precisions(counts) if metric == "ap" else {}
-    return {name: value for name, value in found.items() if name != metric}
-
-
 def _kept(record: Mapping[str, Tensor]) -> Record:
     """Return a record on the CPU; masks as runs, for those of 5000 photographs would not fit into the memory."""
     kept: dict[str, Any] = {name: tensor.detach().cpu() for name, tensor in record.items()}

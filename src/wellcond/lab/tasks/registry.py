@@ -19,17 +19,11 @@ Build = TypeVar("Build", bound=Callable[..., Task])
 
 @dataclass(frozen=True)
 class RegisteredTask:
-    """A task that can be built.
-
-    Args:
-        build: a function of keyword options.
-        description: in one line.
-        source: where its data come from, for one that needs a folder.
-    """
+    """A task that can be built, by a function of keyword options."""
 
     build: Callable[..., Task]
-    description: str
-    source: str = ""
+    description: str  # in one line
+    source: str = ""  # where its data come from, for one that needs a folder
 
     @property
     def options(self) -> tuple[str, ...]:

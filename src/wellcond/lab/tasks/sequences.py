@@ -21,8 +21,8 @@ class Ragged:
         starts: `(N + 1,)`, where each begins and the last ends.
         labels: `(N,)`.
         tokens: the length to pad to; nothing is longer.
-        pad: the id of padding.
         types: of each id of `flat`, for a model that is told which sentence a token belongs to.
+        pad: the id of padding.
 
     >>> two = Ragged(torch.tensor([7, 8, 9]), torch.tensor([0, 1, 3]), torch.tensor([0, 1]), tokens=3)
     >>> two[torch.tensor([1, 0])].inputs
@@ -35,8 +35,8 @@ class Ragged:
     starts: Tensor
     labels: Tensor
     tokens: int
-    pad: int = 0
     types: Tensor | None = None
+    pad: int = 0
 
     def __len__(self) -> int:
         return len(self.labels)
@@ -85,4 +85,4 @@ def packed(sequences: Sequence[Tensor], labels: Tensor, tokens: int, pad: int = 
     cut = [sequence[:tokens] for sequence in sequences]
     lengths = torch.tensor([0, *map(len, cut)], device="cpu")
     flat = torch.cat(cut) if cut else torch.zeros(0, dtype=torch.int64, device="cpu")
-    return Ragged(flat, lengths.cumsum(0), labels, tokens, pad)
+    return Ragged(flat, lengths.cumsum(0), labels, tokens, pad=pad)

@@ -75,25 +75,11 @@ def augmented(
         return Batch(inputs, targets)
 
 
-def repeated(indices: Tensor, repeats: int) -> Tensor:
-    """Return the indices so many times over; the copies lie far apart, for other processes.
-
-    E. Hoffer et al., Augment Your Batch, CVPR 2020.
-
-    >>> repeated(torch.tensor([5, 8, 2]), 2)
-    tensor([5, 8, 2, 5, 8, 2])
-    """
-    return indices.repeat(repeats)
-
-
 def check_augment(settings: Augment, task: Task, batch: int, parts: int = 1) -> None:
     """Raise an error if a task cannot be augmented so.
 
-    Args:
-        settings: what is asked for.
-        task: whose training images are meant.
-        batch: images of an update, with repetitions.
-        parts: into how many a batch is split before it is mixed: processes times accumulation.
+    `batch` counts the images of an update with their repetitions; `parts` is into how many it is split before it is
+    mixed: processes times accumulation.
 
     >>> from wellcond.lab.tasks import task
     >>> check_augment(Augment(policy="rand-m9-n2"), task("digits"), batch=64)

@@ -26,10 +26,8 @@ POLICY = re.compile(
 def image_change(settings: Augment, sides: tuple[int, int], mean: tuple[float, ...]) -> Callable[[Tensor], Tensor]:
     """Return the change of an image before it is normalised; it draws from the global generators.
 
-    Args:
-        settings: of which crop, flip, policy and jitter are taken.
-        sides: height and width that an image is to have.
-        mean: of each channel; a policy fills with it.
+    Crop, flip, policy and jitter are those of `settings`; `sides` are the height and width that an image is to have,
+    and a policy fills with the `mean` of each channel.
 
     Returns:
         A function of an image `(C, H, W)`, uint8 in its own size for a resized crop, else float32 from 0 to 1 with the

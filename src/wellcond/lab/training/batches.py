@@ -13,7 +13,7 @@ from torch.utils.data import DataLoader, Dataset
 from wellcond.errors import DataError
 from wellcond.lab.recipe.recipe import Recipe
 from wellcond.lab.tasks.base import Batch, Task
-from wellcond.lab.training.augment import augmented, repeated
+from wellcond.lab.training.augment import augmented
 from wellcond.lab.training.data_order import generator, indices
 
 T = TypeVar("T")
@@ -22,15 +22,7 @@ Parts = list[tuple[Batch, float]]  # what is accumulated in turn, and its share 
 
 @dataclass(frozen=True)
 class Batches(Dataset[Parts]):
-    """Batches by step: this process's share, in as many parts as are accumulated.
-
-    Args:
-        recipe: batch, accumulation and augmentation.
-        task: its examples.
-        seed: of order and augmentation.
-        process: this one's number.
-        processes: how many share a batch.
-    """
+    """Batches by step: the share of one of several processes, in as many parts as are accumulated."""
 
     recipe: Recipe
     task: Task
@@ -44,7 +36,7 @@ class Batches(Dataset[Parts]):
     def __getitem__(self, step: int) -> Parts:
         settings, repeats = self.recipe.train, self.recipe.augment.repeats if self.recipe.augment else 1
         different = indices(self.seed, step, settings.batch // repeats, len(self.task.train))
-        chosen = repeated(different, repeats)
+        chosen = different.repeat(repeats)  # copies lie far apart, for other processes (Hoffer et al. 2020)
         mine = chosen.tensor_split(self.processes)[self.process]
         place = sum(map(len, chosen.tensor_split(self.processes)[: self.process]))
         found = []

@@ -25,12 +25,7 @@ MAX_PART_OUTPUTS = 2**26  # numbers that a part's output may have in any case: a
 
 @dataclass(frozen=True)
 class EvaluationParts(Dataset[Batch]):
-    """Parts of the test set, by number.
-
-    Args:
-        task: its examples.
-        size: of a part.
-    """
+    """Parts of the test set by number, of `size` examples each."""
 
     task: Task
     size: int

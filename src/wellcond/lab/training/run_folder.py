@@ -25,7 +25,7 @@ class RunFolder:
     ...     folder.describe(status="running")
     ...     folder.measure("train", 10, loss=0.5)
     ...     folder.go_back_to(5)
-    ...     (folder.path / "metrics.jsonl").read_text(), folder.status
+    ...     (folder.path / "metrics.jsonl").read_text(), folder.description["status"]
     ('', 'running')
     """
 
@@ -40,11 +40,6 @@ class RunFolder:
     def description(self) -> dict[str, Any]:
         """Return what `run.json` says, nothing before the run began."""
         return read_description(self.path)
-
-    @property
-    def status(self) -> str:
-        """Finished, diverged, crashed or running; empty if it never began."""
-        return str(self.description.get("status", ""))
 
     def describe(self, **changes: Any) -> None:
         """Change `run.json`, the rest of it staying."""

@@ -1,4 +1,4 @@
-"""Write a run's folder, its checkpoints and the user's trackers, from the first of its processes only."""
+"""Write what a run measures into its folder and the user's trackers, from the first of its processes only."""
 
 from __future__ import annotations
 
@@ -6,24 +6,16 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from accelerate import Accelerator
-from torch import Tensor
 
 from wellcond.diagnosis.schema import SCHEMA
 from wellcond.diagnosis.summaries import from_plain, statistics_of
 from wellcond.errors import WellcondError
-from wellcond.lab.training.checkpoints import remove_checkpoints, write_checkpoint
+from wellcond.lab.training.checkpoints import remove_checkpoints
 from wellcond.lab.training.run_folder import RunFolder
-from wellcond.lab.training.stage_weights import keep_weights
 
 
 class RunWriter:
-    """A run's folder, for all processes to call and one to write.
-
-    Args:
-        folder: of the run.
-        accelerator: knows which process this is; has the trackers.
-        trackers: their names.
-    """
+    """A run's folder and trackers, for all processes to call and one, `main`, to write."""
 
     def __init__(self, folder: RunFolder, accelerator: Accelerator, trackers: tuple[str, ...]) -> None:
         self.folder, self.accelerator, self.tracked = folder, accelerator, bool(trackers)
@@ -33,11 +25,6 @@ class RunWriter:
                 accelerator.init_trackers("tracked")
             except (ImportError, ValueError) as error:
                 raise WellcondError(f"trackers = {list(trackers)}: {error}") from error
-
-    def from_(self, step: int) -> None:
-        """The run begins, or goes on, at a step."""
-        if self.main:
-            self.folder.go_back_to(step)
 
     def measure(self, kind: str, step: int, **values: float) -> None:
         """Record what was measured after so many steps."""
@@ -54,21 +41,6 @@ class RunWriter:
         if self.tracked:
             values = statistics_of(from_plain(found))
             self.accelerator.log({f"monitor/{name}": value for name, value in values.items()}, step=step)
-
-    def time(self, kind: str, step: int, seconds: float) -> None:
-        """How long it took, apart from what was measured."""
-        if self.main:
-            self.folder.time(kind, step, seconds)
-
-    def checkpoint(self, step: int, tensors: Mapping[str, Tensor]) -> None:
-        """Write the tensors from which the run can be resumed."""
-        if self.main:
-            write_checkpoint(self.folder.path, step, tensors)
-
-    def keep(self, state: Mapping[str, Tensor]) -> None:
-        """The last weights."""
-        if self.main:
-            keep_weights(self.folder.path, state)
 
     def end(self, status: str, error: str) -> None:
         """How it ended; nothing is left to go on from."""

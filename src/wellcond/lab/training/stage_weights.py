@@ -53,10 +53,7 @@ def selected_weights(model: nn.Module, path: Path) -> dict[str, Tensor]:
 def fitting_weights(model: nn.Module, path: Path, under: str) -> dict[str, Tensor]:
     """Return the tensors of a file that have the same name and shape in the model; its others stay fresh.
 
-    Args:
-        model: to be loaded into.
-        path: the file.
-        under: the part of the model that they are for; all of its attention must be there.
+    They are for the part of the model that is called `under`, all of whose attention must be there.
     """
     try:
         found = load(path.read_bytes())

@@ -21,6 +21,7 @@ from wellcond.lab.recipe.arms import Arm
 from wellcond.lab.recipe.recipe import Recipe
 from wellcond.lab.tasks.base import Batch, Task
 from wellcond.lab.training.batches import Batches, Parts
+from wellcond.lab.training.checkpoints import write_checkpoint
 from wellcond.lab.training.data_order import generator, seed_dropout_
 from wellcond.lab.training.evaluate import evaluate
 from wellcond.lab.training.optimize import averaged_tensors, averaged_weights, optimizer_for, steer_, update_average_
@@ -28,6 +29,7 @@ from wellcond.lab.training.run_folder import RunFolder, loss_is_sound
 from wellcond.lab.training.run_writer import RunWriter
 from wellcond.lab.training.stage_weights import (
     fitting_weights,
+    keep_weights,
     kept_weights,
     put_weights_,
     selected_weights,
@@ -40,16 +42,7 @@ Report = Callable[[int, float], None]  # steps done, loss
 
 @dataclass
 class Run:
-    """One run: an arm with a seed, and what it needs.
-
-    Args:
-        recipe: of the comparison.
-        arm: which of its arms.
-        seed: of weights, order and augmentation.
-        lr: the peak of its learning rate.
-        task: built once for all runs.
-        folder: where it is kept.
-    """
+    """One run: an arm with a seed, the peak of its learning rate, and what it needs."""
 
     recipe: Recipe
     arm: Arm
@@ -82,7 +75,8 @@ def train(run: Run, report: Report = lambda step, loss: None) -> str:
     average = {name: tensor.clone() for name, tensor in averaged_tensors(model).items()} if settings.ema else {}
     state = TrainingState(model, optimizer, conditioning, average, accelerator.scaler)
     start = resume_(run.folder.path, state)
-    record.from_(start)
+    if record.main:
+        run.folder.go_back_to(start)
     wrapped: Any = torch.compile(model) if settings.compile else model
     if settings.sharding == "none":
         wrapped = accelerator.prepare(wrapped)
@@ -110,7 +104,8 @@ def train(run: Run, report: Report = lambda step, loss: None) -> str:
                 return "diverged"
             report(done, mean)
             record.measure("train", done, loss=mean)
-            record.time("train", done, time.perf_counter() - clock)
+            if record.main:
+                run.folder.time("train", done, time.perf_counter() - clock)
             total, since = torch.zeros_like(total), 0
             clock = time.perf_counter()
         if done % settings.test_every == 0 and done < settings.steps:
@@ -118,12 +113,16 @@ def train(run: Run, report: Report = lambda step, loss: None) -> str:
                 record.measure("test", done, **evaluate(wrapped, task, settings, accelerator))
             clock = time.perf_counter()
         if done % settings.checkpoint_every == 0 and done < settings.steps:
-            record.checkpoint(done, state.tensors())
+            tensors = state.tensors()  # every process calls
+            if record.main:
+                write_checkpoint(run.folder.path, done, tensors)
             clock = time.perf_counter()
     with averaged_weights(model, average):
         record.measure("test", settings.steps, **evaluate(wrapped, task, settings, accelerator))
         if settings.keep:
-            record.keep(whole_state(model))
+            last = whole_state(model)  # every process calls
+            if record.main:
+                keep_weights(run.folder.path, last)
     _look(run, model, settings.steps, record)
     record.end("finished", "")
     accelerator.wait_for_everyone()

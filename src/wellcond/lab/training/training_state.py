@@ -21,21 +21,13 @@ from wellcond.lab.training.checkpoints import latest_checkpoint
 
 @dataclass(frozen=True)
 class TrainingState:
-    """Everything needed to resume a run exactly; the rest follows from the seed and the step.
-
-    Args:
-        model: what is trained.
-        optimizer: and by what.
-        conditioning: the handle of `wc.condition_`, which remembers what rounding would lose.
-        average: of the weights, if one is kept.
-        scaler: of the loss, where training is in float16 on a GPU.
-    """
+    """Everything needed to resume a run exactly; the rest follows from the seed and the step."""
 
     model: nn.Module
     optimizer: Any
-    conditioning: Conditioning | None
-    average: dict[str, Tensor]
-    scaler: Any = None
+    conditioning: Conditioning | None  # the handle of `wc.condition_`, which remembers what rounding would lose
+    average: dict[str, Tensor]  # of the weights, if one is kept
+    scaler: Any = None  # of the loss, where training is in float16 on a GPU
 
     def tensors(self) -> dict[str, Tensor]:
         """Return the state by name, gathered if it is sharded: every process calls."""

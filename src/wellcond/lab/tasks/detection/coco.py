@@ -51,17 +51,11 @@ def coco(*, folder: str | Path, train: str = "train2017", test: str = "val2017")
 
 @dataclass(frozen=True)
 class Scenes:
-    """Photographs with their objects.
-
-    Args:
-        folder: of the images.
-        images: id, file_name, height and width of each.
-        objects: annotations by the id of their image.
-    """
+    """Photographs with their objects."""
 
     folder: Path
-    images: Sequence[Mapping[str, Any]]
-    objects: Mapping[int, Sequence[Mapping[str, Any]]]
+    images: Sequence[Mapping[str, Any]]  # id, file_name, height and width of each
+    objects: Mapping[int, Sequence[Mapping[str, Any]]]  # annotations by the id of their image
 
     def __len__(self) -> int:
         return len(self.images)

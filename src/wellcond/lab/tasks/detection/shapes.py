@@ -2,21 +2,17 @@
 
 from __future__ import annotations
 
-import io
 import math
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from wellcond._core.atomic import write_bytes
 from wellcond._core.keyed_random import key, neutral
-from wellcond.errors import WellcondError
 from wellcond.lab.tasks.base import Batch, Task
-from wellcond.lab.tasks.checks import checked_indices, library, whole
-from wellcond.lab.tasks.detection.coco_format import outline_mask, target_of, write_instances
+from wellcond.lab.tasks.checks import checked_indices, whole
+from wellcond.lab.tasks.detection.coco_format import outline_mask, target_of
 from wellcond.lab.tasks.registry import register_task
 
 SHAPE_NAMES = {1: "circle", 2: "square", 3: "triangle"}
@@ -98,36 +94,6 @@ class Shapes:
             if all(math.hypot(x - a, y - b) > radius + r + 2 for a, b, r in discs):
                 return x, y, radius
         return None
-
-
-def write_coco_folder(task: Task, folder: str | Path) -> None:
-    """Write the shapes as people have COCO: `train2017/`, `val2017/`, `annotations/instances_*.json`.
-
-    >>> import tempfile
-    >>> with tempfile.TemporaryDirectory() as folder:
-    ...     write_coco_folder(drawn_shapes(train_images=2, test_images=1), folder)
-    ...     sorted(str(path.relative_to(folder)) for path in Path(folder).rglob("*.*"))[:2]
-    ['annotations/instances_train2017.json', 'annotations/instances_val2017.json']
-    """
-    png = library("PIL.Image", "timm")
-    for part, name in ((task.train, "train2017"), (task.test, "val2017")):
-        if not isinstance(part, Shapes):
-            raise WellcondError(f"only drawn shapes are written as COCO, not {task.name!r}")
-        images, annotations = [], []
-        for parent in (Path(folder, name), Path(folder, "annotations")):
-            try:
-                parent.mkdir(parents=True, exist_ok=True)
-            except OSError as error:
-                raise WellcondError(f"the folder {str(parent)!r} cannot be made: {error}") from error
-        for number in range(len(part)):
-            pixels, found = part.drawn(number)
-            packed = io.BytesIO()
-            png.fromarray(pixels.numpy()).save(packed, format="png")
-            file = f"{number + 1:012d}.png"
-            write_bytes(Path(folder, name, file), packed.getvalue())
-            images.append({"id": number + 1, "file_name": file, "height": part.size, "width": part.size})
-            annotations += found
-        write_instances(Path(folder, "annotations", f"instances_{name}.json"), images, annotations, SHAPE_NAMES)
 
 
 def _outline(label: int, disc: tuple[float, float, float], turn: float) -> list[float]:

@@ -15,13 +15,20 @@ from wellcond.lab.tasks.images.pixels import PixelExamples, PixelTokens, image_t
 from wellcond.lab.tasks.images.safe_pickle import read_pickle
 from wellcond.lab.tasks.registry import register_task
 
-SOURCE10 = "https://www.cs.toronto.edu/~kriz/cifar-10-python.tar.gz, unpacked"
-SOURCE100 = "https://www.cs.toronto.edu/~kriz/cifar-100-python.tar.gz, unpacked"
-TRAIN10 = tuple(f"data_batch_{number}" for number in range(1, 6))
+# By the number of classes: the folder that the archive makes, its files to train on and to test, the key of their
+# labels, and the mean and deviation of each channel.
+FOLDERS = {10: "cifar-10-batches-py", 100: "cifar-100-python"}
+SOURCES = {n: f"https://www.cs.toronto.edu/~kriz/cifar-{n}-python.tar.gz, unpacked" for n in FOLDERS}
+FILES = {10: (tuple(f"data_batch_{number}" for number in range(1, 6)), ("test_batch",)), 100: (("train",), ("test",))}
+LABEL_KEYS = {10: b"labels", 100: b"fine_labels"}
+MOMENTS = {
+    10: ((0.4914, 0.4822, 0.4465), (0.2470, 0.2435, 0.2616)),
+    100: ((0.5071, 0.4865, 0.4409), (0.2673, 0.2564, 0.2762)),
+}
 GREY_WEIGHTS = (0.2989, 0.5870, 0.1140)  # of red, green and blue in TensorFlow's rgb_to_grayscale, as LRA takes it
 
 
-@register_task("cifar10", "CIFAR-10, 32 × 32 colour, from its Python files", SOURCE10)
+@register_task("cifar10", "CIFAR-10, 32 × 32 colour, from its Python files", SOURCES[10])
 def cifar10(
     *, folder: str | Path, size: int = 32, train_images: int | None = None, test_images: int | None = None
 ) -> Task:
@@ -35,39 +42,21 @@ def cifar10(
         train_images: only the first so many.
         test_images: the same for the test.
     """
-    path = _inside(folder, "cifar-10-batches-py", SOURCE10)
-    mean, std, side = (0.4914, 0.4822, 0.4465), (0.2470, 0.2435, 0.2616), resized(size, 32)
-    train, test = (
-        PixelExamples(*read_cifar(path, names, b"labels", 10, SOURCE10), mean, std, side).first(count)
-        for names, count in ((TRAIN10, train_images), (("test_batch",), test_images))
-    )
-    return image_task("cifar10", "CIFAR-10", train, test, channels=3, classes=10)
+    return _colour_task(10, folder, size, train_images, test_images)
 
 
-@register_task("cifar100", "CIFAR-100, 32 × 32 colour, from its Python files", SOURCE100)
+@register_task("cifar100", "CIFAR-100, 32 × 32 colour, from its Python files", SOURCES[100])
 def cifar100(
     *, folder: str | Path, size: int = 32, train_images: int | None = None, test_images: int | None = None
 ) -> Task:
     """60 000 small photographs of 100 classes, 50 000 to train on.
 
-    A. Krizhevsky, Learning Multiple Layers of Features from Tiny Images (2009).
-
-    Args:
-        folder: of `train` and `test`, or the one above.
-        size: side, resized from 32.
-        train_images: only the first so many.
-        test_images: the same for the test.
+    A. Krizhevsky (2009). Options are those of `cifar10`; the folder is that of `train` and `test`, or the one above.
     """
-    path = _inside(folder, "cifar-100-python", SOURCE100)
-    mean, std, side = (0.5071, 0.4865, 0.4409), (0.2673, 0.2564, 0.2762), resized(size, 32)
-    train, test = (
-        PixelExamples(*read_cifar(path, (name,), b"fine_labels", 100, SOURCE100), mean, std, side).first(count)
-        for name, count in (("train", train_images), ("test", test_images))
-    )
-    return image_task("cifar100", "CIFAR-100", train, test, channels=3, classes=100)
+    return _colour_task(100, folder, size, train_images, test_images)
 
 
-@register_task("lra-image", "CIFAR-10 in grey, pixel by pixel, as in the Long Range Arena", SOURCE10)
+@register_task("lra-image", "CIFAR-10 in grey, pixel by pixel, as in the Long Range Arena", SOURCES[10])
 def lra_image(*, folder: str | Path, held_out: str = "test") -> Task:
     """CIFAR-10 in grey as sequences of 1024 pixels, ids 0 to 255; the last tenth of the training images validates.
 
@@ -77,22 +66,32 @@ def lra_image(*, folder: str | Path, held_out: str = "test") -> Task:
         folder: of CIFAR-10's Python files.
         held_out: test, or validation, to choose a checkpoint by.
     """
-    path = _inside(folder, "cifar-10-batches-py", SOURCE10)
-    images, labels = read_cifar(path, TRAIN10, b"labels", 10, SOURCE10)
+    images, labels = read_cifar(10, folder, test=False)
     cut = len(images) - len(images) // 10
     train, rest = (PixelTokens(_grey(images[part]), labels[part]) for part in (slice(cut), slice(cut, None)))
     if choice("held_out", held_out, ("test", "validation")) == "test":
-        images, labels = read_cifar(path, ("test_batch",), b"labels", 10, SOURCE10)
+        images, labels = read_cifar(10, folder, test=True)
         rest = PixelTokens(_grey(images), labels)
     title = f"CIFAR-10 in grey, 1024 pixels: {len(train)} to train on, {len(rest)} for the {held_out}"
     shape = {"tokens": 1024, "vocabulary": 256, "classes": 10}
     return Task("lra-image", "sequence", shape, train, rest, "accuracy", title)
 
 
-def read_cifar(folder: Path, names: tuple[str, ...], key: bytes, classes: int, source: str) -> tuple[Tensor, Tensor]:
-    """Read images uint8 `(N, 3, 32, 32)` and labels of some files; torchvision would run whatever is in them."""
+def _colour_task(classes: int, folder: str | Path, size: int, *counts: int | None) -> Task:
+    side = resized(size, 32)
+    train, test = (
+        PixelExamples(*read_cifar(classes, folder, test=part == 1), *MOMENTS[classes], side).first(count)
+        for part, count in enumerate(counts)
+    )
+    return image_task(f"cifar{classes}", f"CIFAR-{classes}", train, test, channels=3, classes=classes)
+
+
+def read_cifar(classes: int, folder: str | Path, *, test: bool) -> tuple[Tensor, Tensor]:
+    """Read images uint8 `(N, 3, 32, 32)` and labels of CIFAR-10 or CIFAR-100; torchvision would run what is in them."""
+    key, source = LABEL_KEYS[classes], SOURCES[classes]
+    inside = folder_of(folder, source, FOLDERS[classes])
     images, labels = [], []
-    for path in [first_of(folder, (name,), source) for name in names]:
+    for path in [first_of(inside, (name,), source) for name in FILES[classes][test]]:
         found = read_pickle(path)
         pixels, truth = found.get(b"data"), found.get(key)
         if not isinstance(pixels, np.ndarray) or pixels.dtype != np.uint8 or pixels.shape[1:] != (3072,):
@@ -112,9 +111,3 @@ def _grey(images: Tensor) -> Tensor:
     # One colour at a time: 50 000 images in float32 would take 600 MB.
     summed = sum(images[:, i].float() * weights[i] for i in range(3))
     return torch.as_tensor(summed).round().to(torch.uint8)
-
-
-def _inside(folder: str | Path, name: str, source: str) -> Path:
-    """Return the folder, or the one in it that the archive makes."""
-    path = folder_of(folder, source)
-    return path / name if (path / name).is_dir() else path

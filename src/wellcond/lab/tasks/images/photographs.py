@@ -29,22 +29,12 @@ DATA_SOURCES = {
 
 @dataclass(frozen=True)
 class Photographs(ImageExamples):
-    """Files and their classes; each is resized so that `size` is `crop` of its shorter side, and cropped at the centre.
-
-    Args:
-        files: the images.
-        labels: int64 `(N,)`.
-        size: side of the images given out.
-        source: where the data come from, for an error.
-        crop: part of the shorter side that is seen, over 0 and up to 1.
-        mean: of each channel.
-        std: of each channel.
-    """
+    """Files and their classes; `size` is `crop` of the shorter side of each, which is cropped at the centre."""
 
     files: Sequence[Path]
     labels: Tensor
-    size: int
-    source: str
+    size: int  # side of the images given out
+    source: str  # where the data come from, for an error
     crop: float = TEST_CROP
     mean: tuple[float, ...] = IMAGENET_MEAN
     std: tuple[float, ...] = IMAGENET_STD
@@ -100,10 +90,8 @@ def flowers(*, folder: str | Path, size: int = 224, crop: float = TEST_CROP) -> 
 
     M.-E. Nilsback and A. Zisserman, Automated Flower Classification over a Large Number of Classes (2008).
 
-    Args:
-        folder: the one above `flowers-102`, or `train/<class>/` and `test/<class>/`.
-        size: side of the images.
-        crop: part of the shorter side that is seen, over 0 and up to 1.
+    Options are those of `imagenet`; the folder is the one above `flowers-102`, or one of `train/<class>/` and
+    `test/<class>/`.
     """
     return _torchvision("flowers", "Flowers102", ("train", "val"), folder, size, crop)
 
@@ -114,10 +102,8 @@ def pets(*, folder: str | Path, size: int = 224, crop: float = TEST_CROP) -> Tas
 
     O. Parkhi, A. Vedaldi, A. Zisserman, C. Jawahar, Cats and Dogs (2012).
 
-    Args:
-        folder: the one above `oxford-iiit-pet`, or `train/<class>/` and `test/<class>/`.
-        size: side of the images.
-        crop: part of the shorter side that is seen, over 0 and up to 1.
+    Options are those of `imagenet`; the folder is the one above `oxford-iiit-pet`, or one of `train/<class>/` and
+    `test/<class>/`.
     """
     return _torchvision("pets", "OxfordIIITPet", ("trainval",), folder, size, crop)
 
@@ -128,10 +114,8 @@ def food101(*, folder: str | Path, size: int = 224, crop: float = TEST_CROP) -> 
 
     L. Bossard, M. Guillaumin, L. Van Gool, Food-101 (2014).
 
-    Args:
-        folder: the one above `food-101`, or `train/<class>/` and `test/<class>/`.
-        size: side of the images.
-        crop: part of the shorter side that is seen, over 0 and up to 1.
+    Options are those of `imagenet`; the folder is the one above `food-101`, or one of `train/<class>/` and
+    `test/<class>/`.
     """
     return _torchvision("food101", "Food101", ("train",), folder, size, crop)
 

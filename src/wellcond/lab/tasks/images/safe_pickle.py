@@ -74,9 +74,6 @@ class _Plain(pickle.Unpickler):
 def read_pickle(path: Path) -> dict[Any, Any]:
     """Read the dict in a CIFAR file, with its keys as bytes and its arrays as numpy's.
 
-    Args:
-        path: a file such as `data_batch_1`.
-
     >>> import tempfile
     >>> with tempfile.TemporaryDirectory() as folder:
     ...     path = Path(folder, "data_batch_1")

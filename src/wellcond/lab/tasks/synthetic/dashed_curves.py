@@ -21,15 +21,10 @@ OUTSIDE = -99.0  # the place of a short curve for which there is no room
 
 @dataclass(frozen=True)
 class Scene:
-    """Dashed curves of some images.
+    """Dashed curves of some images."""
 
-    Args:
-        paddles: `(B, paddles, 2, 2)`, begin and end of each, `(x, y)` in pixels.
-        curves: `(paddles,)`, the curve that each belongs to; 0 and 1 are the long ones.
-    """
-
-    paddles: Tensor
-    curves: Tensor
+    paddles: Tensor  # `(B, paddles, 2, 2)`, begin and end of each, `(x, y)` in pixels
+    curves: Tensor  # `(paddles,)`, the curve that each belongs to; 0 and 1 are the long ones
 
     def ends(self, curve: int) -> Tensor:
         """Return begin and end of a whole curve, `(B, 2, 2)`."""

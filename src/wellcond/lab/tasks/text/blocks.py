@@ -1,4 +1,4 @@
-"""A long text cut into blocks, to be continued or filled in."""
+"""A long text cut into blocks, to be continued or, where BERT's masking hides tokens, filled in."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from torch import Tensor
 from wellcond.errors import WellcondError
 from wellcond.lab.tasks.base import Batch, Task
 from wellcond.lab.tasks.checks import checked_indices, choice, whole
-from wellcond.lab.tasks.text.masking import Masking
+from wellcond.lab.tasks.metrics import IGNORED
 from wellcond.lab.tasks.text.tokens import Ids, Tokens
 
 OBJECTIVES = ("causal", "masked")
@@ -45,20 +45,60 @@ class TextBlocks:
         return Batch(found[:, : self.length], found[:, self.ahead :])
 
 
+@dataclass(frozen=True)
+class Masking:
+    """Choose 15 per cent of the tokens; of these 80 % become the mask, 10 % a random token, 10 % stay; predict them.
+
+    J. Devlin, M.-W. Chang, K. Lee, K. Toutanova, BERT, arXiv 1810.04805, section 3.1 and appendix A.1. Each token is
+    chosen by itself, as in transformers' collator, so their number varies. Special tokens are neither chosen nor drawn.
+
+    Args:
+        mask: the id of the mask.
+        ordinary: ids that may be drawn in place of another.
+        special: ids that are left alone.
+        rate: of chosen tokens.
+
+    >>> from wellcond.lab.tasks.text.tokens import BYTES
+    >>> text = torch.full((1, 1000), 104)
+    >>> batch = Masking.of(BYTES)(Batch(text, text), torch.Generator().manual_seed(0))
+    >>> int((batch.targets != IGNORED).sum()), int((batch.inputs == BYTES.mask).sum())
+    (152, 123)
+    """
+
+    mask: int
+    ordinary: torch.Tensor
+    special: torch.Tensor
+    rate: float = 0.15
+
+    @classmethod
+    def of(cls, tokens: Tokens, rate: float = 0.15) -> Masking:
+        """Return the masking for a tokenizer."""
+        if tokens.mask is None:
+            raise WellcondError(f"{tokens.name} have no mask token: take a tokenizer that has one, such as BERT's")
+        if not isinstance(rate, int | float) or not 0 < rate < 1:
+            raise WellcondError(f"rate is a number between 0 and 1, got {rate!r}")
+        special = torch.tensor(sorted({*tokens.special, tokens.mask}))
+        everything = torch.arange(tokens.vocabulary)
+        return cls(tokens.mask, everything[~torch.isin(everything, special)], special, rate)
+
+    def __call__(self, batch: Batch, generator: torch.Generator) -> Batch:
+        """Hide tokens; the draws depend on the generator and the shape of the batch alone."""
+        ids, device = batch.inputs, batch.inputs.device
+        draws = torch.rand(2, *ids.shape, generator=generator, device=generator.device, dtype=torch.float32).to(device)
+        drawn = torch.randint(len(self.ordinary), ids.shape, generator=generator, device=generator.device).to(device)
+        chosen = (draws[0] < self.rate) & ~torch.isin(ids, self.special.to(device))
+        inputs = ids.masked_fill(chosen & (draws[1] < 0.8), self.mask)
+        inputs = torch.where(chosen & (draws[1] >= 0.9), self.ordinary.to(device)[drawn], inputs)
+        return Batch(inputs, ids.masked_fill(~chosen, IGNORED))
+
+
 def text_task(
     name: str, train: Ids, test: Ids, tokens: Tokens, *, length: int, objective: str, source: str, rate: float = 0.15
 ) -> Task:
     """Return a language model's task on two texts.
 
-    Args:
-        name: of the task.
-        train: ids of the text to learn.
-        test: ids of the text to be judged by.
-        tokens: what the ids are.
-        length: of a block.
-        objective: causal, to continue each token; or masked, to fill in those that are hidden.
-        source: what the text is, in words.
-        rate: of hidden tokens.
+    Texts are ids of `tokens`, cut into blocks of a length; `source` says in words what they are. The objective is
+    causal, to continue each token, or masked, to fill in those that are hidden, at a `rate`.
     """
     whole("length", length)
     causal = choice("objective", objective, OBJECTIVES) == "causal"

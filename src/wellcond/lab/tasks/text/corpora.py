@@ -82,13 +82,8 @@ def wikitext103(
 
     S. Merity, C. Xiong, J. Bradbury, R. Socher, Pointer Sentinel Mixture Models, arXiv 1609.07843.
 
-    Args:
-        folder: of `wiki.train.tokens`, `wiki.train.raw` or parquet files, or the one above.
-        length: of a block of tokens.
-        tokenizer: of transformers, a folder or a name in the local cache; None for bytes.
-        cache: a folder to keep the tokens in; otherwise they are made anew each time, and held in memory.
-        train_characters: only the first so many.
-        held_out: validation or test.
+    Options are those of `tinystories`, with a folder of `wiki.train.tokens`, `wiki.train.raw` or parquet files, or the
+    one above; and `held_out`, validation or test.
     """
     return _corpus("wikitext103", folder, length, tokenizer, cache, train_characters, "causal", held_out)
 
@@ -109,15 +104,8 @@ def pile(
 
     L. Gao et al., The Pile, arXiv 2101.00027; J. Geiping and T. Goldstein, Cramming, arXiv 2212.14034.
 
-    Args:
-        folder: of files of JSON lines, parquet or text.
-        length: of a block of tokens.
-        tokenizer: of transformers, a folder or a name in the local cache; None for bytes.
-        cache: a folder to keep the tokens in; otherwise they are made anew each time, and held in memory.
-        train_characters: only the first so many.
-        objective: masked or causal.
-        rate: of hidden tokens.
-        held_out: validation or test.
+    Options are those of `tinystories`, with a folder of JSON lines, parquet or text; and `objective`, masked or causal,
+    `rate` of hidden tokens, and `held_out`, validation or test.
     """
     return _corpus("pile", folder, length, tokenizer, cache, train_characters, objective, held_out, rate)
 

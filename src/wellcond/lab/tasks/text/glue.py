@@ -14,7 +14,6 @@ from wellcond.lab.tasks.base import Task
 from wellcond.lab.tasks.checks import choice, first_of, folder_of, read_utf8, whole
 from wellcond.lab.tasks.registry import register_task
 from wellcond.lab.tasks.sequences import Pairs, Ragged, packed
-from wellcond.lab.tasks.text.sentences import begun_and_ended, joined_pairs
 from wellcond.lab.tasks.text.tokens import Tokens, tokens_of
 
 SOURCE = "https://gluebenchmark.com/tasks: one zip for each task, unpacked (CoLA/train.tsv, CoLA/dev.tsv, …)"
@@ -23,25 +22,15 @@ YES_NO, ENTAILED = ("0", "1"), ("entailment", "not_entailment")
 
 @dataclass(frozen=True)
 class Subset:
-    """Files, columns and classes of one task of GLUE.
+    """Files, columns and classes of one task of GLUE."""
 
-    Args:
-        folder: of its files.
-        texts: names of the columns of one or two sentences.
-        label: name of the column.
-        metric: as GLUE reports it first.
-        classes: labels in the order of their numbers; none for a real number.
-        columns: names, for a file without a line of them.
-        held_out: name of the file to test on.
-    """
-
-    folder: str
-    texts: tuple[str, ...]
-    label: str
-    metric: str = "accuracy"
-    classes: tuple[str, ...] = YES_NO
-    columns: tuple[str, ...] = ()
-    held_out: str = "dev.tsv"
+    folder: str  # of its files
+    texts: tuple[str, ...]  # names of the columns of one or two sentences
+    label: str  # name of the column
+    metric: str = "accuracy"  # as GLUE reports it first
+    classes: tuple[str, ...] = YES_NO  # labels in the order of their numbers; none for a real number
+    columns: tuple[str, ...] = ()  # names, for a file without a line of them
+    held_out: str = "dev.tsv"  # name of the file to test on
 
 
 SUBSETS = {
@@ -90,8 +79,7 @@ def glue(
     """
     which = SUBSETS[choice("subset", subset, SUBSETS)]
     whole("tokens", tokens, least=4)
-    path = folder_of(folder, SOURCE)
-    path = path / which.folder if (path / which.folder).is_dir() else path
+    path = folder_of(folder, SOURCE, which.folder)
     if mismatched and subset != "mnli":
         raise WellcondError(f"mismatched is an option of mnli, not of {subset}")
     words = tokens_of(tokenizer)
@@ -147,3 +135,44 @@ def _labels(path: Path, named: Sequence[str], classes: tuple[str, ...]) -> Tenso
     except ValueError as error:
         wanted = f"one of {', '.join(classes)}" if classes else "a number"
         raise WellcondError(f"{str(path)!r} has a label that is not {wanted}: {error}. The data: {SOURCE}") from error
+
+
+def begun_and_ended(ids: Tensor, words: Tokens, tokens: int) -> Tensor:
+    """Return `[CLS] ids [SEP]`, cut to a number of tokens; without those that the tokenizer does not have.
+
+    >>> from wellcond.lab.tasks.text.tokens import BYTES
+    >>> begun_and_ended(torch.tensor([104, 105, 106]), BYTES, tokens=4)
+    tensor([  1, 104, 105,   2])
+    """
+    first, last = _special(words.first, ids), _special(words.between, ids)
+    return torch.cat([first, ids[: tokens - len(first) - len(last)], last])
+
+
+def joined_pairs(
+    first: Sequence[Tensor], second: Sequence[Tensor], labels: Tensor, words: Tokens, tokens: int
+) -> Ragged:
+    """Join pairs to `[CLS] a [SEP] b [SEP]`, of type 0 up to the first `[SEP]`, then 1; the longer one is cut first.
+
+    J. Devlin et al., BERT, arXiv 1810.04805, section 3.
+
+    >>> from wellcond.lab.tasks.text.tokens import BYTES
+    >>> a, b = torch.tensor([104, 105, 106, 107]), torch.tensor([108])
+    >>> joined_pairs([a], [b], torch.tensor([0]), BYTES, tokens=6)[[0]].inputs["token_type_ids"]
+    tensor([[0, 0, 0, 0, 1, 1]])
+    """
+    pieces, types, lengths = [], [], [0]
+    for a, b in zip(first, second, strict=True):
+        begin, between = _special(words.first, a), _special(words.between, a)
+        room = tokens - len(begin) - 2 * len(between)
+        half = (room + (len(a) > len(b))) // 2  # an odd token goes to the longer one, as in transformers
+        kept = max(room - len(b), min(len(a), half))
+        left = torch.cat([begin, a[:kept], between])
+        right = torch.cat([b[: room - min(kept, len(a))], between])
+        pieces += [left, right]
+        types += [torch.zeros(len(left), dtype=torch.uint8), torch.ones(len(right), dtype=torch.uint8)]
+        lengths.append(len(left) + len(right))
+    return Ragged(torch.cat(pieces), torch.tensor(lengths).cumsum(0), labels, tokens, torch.cat(types), words.pad)
+
+
+def _special(id: int | None, like: Tensor) -> Tensor:
+    return like.new_tensor([] if id is None else [id])

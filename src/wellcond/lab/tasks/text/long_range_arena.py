@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import cached_property
 from pathlib import Path
 
 import numpy as np
@@ -35,8 +34,7 @@ def lra_text(*, folder: str | Path, tokens: int = 4000) -> Task:
         folder: `aclImdb`, or the one above.
         tokens: bytes of a review, at most.
     """
-    path = folder_of(folder, IMDB_SOURCE)
-    path = path / "aclImdb" if (path / "aclImdb").is_dir() else path
+    path = folder_of(folder, IMDB_SOURCE, "aclImdb")
     train, test = (_reviews(path / part, whole("tokens", tokens)) for part in ("train", "test"))
     title = f"IMDB film reviews, {tokens} bytes: {len(train)} to train on, {len(test)} to test"
     return Task("lra-text", "sequence", _shape(tokens), train, test, "accuracy", title)
@@ -63,7 +61,7 @@ def lra_retrieval(*, folder: str | Path, tokens: int = 4000, held_out: str = "te
         first_of(path, (f"new_aan_pairs.{name}.tsv", f"tsv_data/new_aan_pairs.{name}.tsv"), AAN_SOURCE)
         for name in names
     ]
-    train, test = (PaperPairs(file, whole("tokens", tokens)) for file in files)
+    train, test = (_paper_pairs(file, whole("tokens", tokens)) for file in files)
     title = f"pairs of papers of the ACL Anthology Network, {tokens} bytes each"
     counted = f"{len(train)} to train on, {len(test)} for the {held_out}"
     return Task("lra-retrieval", "pair", _shape(tokens), train, test, "accuracy", f"{title}: {counted}")
@@ -88,20 +86,11 @@ class Reviews:
 
 @dataclass(frozen=True)
 class PaperPairs:
-    """Pairs of papers in the lines of a tsv file, found by where they begin."""
+    """Pairs of papers in the lines of a tsv file, found by where each line begins and the last ends."""
 
     file: Path
+    starts: Tensor
     tokens: int
-
-    @cached_property
-    def starts(self) -> Tensor:
-        """Return where each line begins, and the last ends; the file is read through once for it."""
-        lengths = [0]
-        with self.file.open("rb") as lines:
-            lengths += map(len, lines)
-        if len(lengths) == 1:
-            raise WellcondError(f"{str(self.file)!r} is empty. The data: {AAN_SOURCE}")
-        return torch.tensor(lengths, device="cpu").cumsum(0)
 
     def __len__(self) -> int:
         return len(self.starts) - 1
@@ -136,6 +125,14 @@ def _reviews(folder: Path, tokens: int) -> Reviews:
         files += found
         labels += [label] * len(found)
     return Reviews(files, torch.tensor(labels, device="cpu"), tokens)
+
+
+def _paper_pairs(file: Path, tokens: int) -> PaperPairs:
+    with file.open("rb") as lines:
+        lengths = [0, *map(len, lines)]
+    if len(lengths) == 1:
+        raise WellcondError(f"{str(file)!r} is empty. The data: {AAN_SOURCE}")
+    return PaperPairs(file, torch.tensor(lengths, device="cpu").cumsum(0), tokens)
 
 
 def _shape(tokens: int) -> dict[str, int]:

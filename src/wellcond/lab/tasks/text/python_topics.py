@@ -44,12 +44,7 @@ def masked_text(
 ) -> Task:
     """Fill in hidden bytes of the documentation topics of Python; `prepare` hides them.
 
-    Args:
-        files: text files instead, in this order.
-        length: of a block.
-        test_part: of the text, at its end.
-        tokenizer: of transformers, a folder or a name in the local cache, instead of bytes.
-        rate: of hidden tokens.
+    Options are those of `topics_text`, and the `rate` of hidden tokens.
 
     >>> masked_text().kind
     'masked-text'

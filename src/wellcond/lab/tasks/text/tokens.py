@@ -17,25 +17,15 @@ Ids = NDArray[Any]
 
 @dataclass(frozen=True)
 class Tokens:
-    """A tokenizer: how text becomes ids.
+    """A tokenizer: how text becomes ids; a special one that it does not have is None."""
 
-    Args:
-        name: for descriptions.
-        vocabulary: ids are smaller than this.
-        pad: fills a sequence up.
-        first: begins a sequence, as BERT's [CLS]; None if there is none.
-        between: ends a sentence, as BERT's [SEP]; None if there is none.
-        mask: stands for a hidden token.
-        tokenizer: of transformers; None for bytes.
-    """
-
-    name: str
-    vocabulary: int
-    pad: int
-    first: int | None
-    between: int | None
-    mask: int | None
-    tokenizer: Any = None
+    name: str  # for descriptions
+    vocabulary: int  # ids are smaller than this
+    pad: int  # fills a sequence up
+    first: int | None  # begins a sequence, as BERT's [CLS]
+    between: int | None  # ends a sentence, as BERT's [SEP]
+    mask: int | None  # stands for a hidden token
+    tokenizer: Any = None  # of transformers; None for bytes
 
     @property
     def special(self) -> tuple[int, ...]:

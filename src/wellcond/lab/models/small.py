@@ -1,4 +1,4 @@
-"""Small models of text: an encoder that names a class, and a GPT."""
+"""Small models, as wide and deep as wanted: a ViT, an encoder of tokens that names a class, and a GPT."""
 
 from __future__ import annotations
 
@@ -53,4 +53,26 @@ def gpt(
             resid_pdrop=dropout, embd_pdrop=dropout, attn_pdrop=dropout, use_cache=False,
         )
     )  # fmt: skip
+    return model
+
+
+def small_vit(
+    shape: Mapping[str, int], width: int = 64, depth: int = 4, heads: int = 4, patch: int = 2, mlp: float = 4.0,
+    drop_path: float = 0.0, dropout: float = 0.0,
+) -> nn.Module:  # fmt: skip
+    """Build a ViT of timm, as wide and deep as wanted, for the task's images and classes."""
+    from timm.models.vision_transformer import VisionTransformer
+
+    model: nn.Module = VisionTransformer(
+        img_size=shape["size"],
+        patch_size=patch,
+        in_chans=shape["channels"],
+        num_classes=shape["classes"],
+        embed_dim=width,
+        depth=depth,
+        num_heads=heads,
+        mlp_ratio=mlp,
+        drop_path_rate=drop_path,
+        proj_drop_rate=dropout,
+    )
     return model
