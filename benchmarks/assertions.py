@@ -44,9 +44,9 @@ def written(path: Path) -> Counter[str]:
 
 
 def processor_seconds() -> float:
-    """Return the user seconds of this process and of all that it started, ended or still alive."""
-    ended = sum(resource.getrusage(who).ru_utime for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN))
-    return ended + sum(map(_alive, _children(os.getpid())))
+    """Return the processor seconds of this process and of all that it started, ended or still alive."""
+    used = [resource.getrusage(who) for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)]
+    return sum(use.ru_utime + use.ru_stime for use in used) + sum(map(_alive, _children(os.getpid())))
 
 
 def _children(process: int) -> list[int]:
@@ -61,7 +61,7 @@ def _alive(process: int) -> float:
         fields = Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()
     except OSError:
         return 0.0
-    own = (int(fields[11]) + int(fields[13])) / os.sysconf("SC_CLK_TCK")  # and of its children that have ended
+    own = sum(map(int, fields[11:15])) / os.sysconf("SC_CLK_TCK")  # and of its children that have ended
     return own + sum(map(_alive, _children(process)))
 
 

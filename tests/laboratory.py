@@ -11,6 +11,7 @@ import time
 from pathlib import Path
 from typing import Any
 
+from tests.preloaded import torchrun
 from wellcond.lab.comparison import Experiment, prepare_comparison
 from wellcond.lab.recipe.recipe import load_recipe
 
@@ -80,16 +81,16 @@ def losses(out: Path) -> list[list[float]]:
 
 def in_two_processes(path: Path, out: Path, *more: str, kill_after: int | None = None) -> None:
     """`torchrun` on one machine, over gloo; with `kill_after`, killed −9 when so many lines have been measured."""
+    wanted = ["-m", "wellcond", "compare", str(path), "--out", str(out), *more]
+    if kill_after is None:
+        ended = torchrun(*wanted, cwd=path.parent)
+        assert ended.returncode == 0, ended.stderr[-3000:]
+        return
     command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
-    command += ["-m", "wellcond", "compare", str(path), "--out", str(out), *more]
     environment = {**os.environ, "OMP_NUM_THREADS": "1"}
     process = subprocess.Popen(
-        command, env=environment, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, start_new_session=True
+        [*command, *wanted], env=environment, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, start_new_session=True
     )
-    if kill_after is None:
-        _, said = process.communicate()
-        assert process.returncode == 0, said.decode()[-3000:]
-        return
     while process.poll() is None and sum(text.count("\n") for text in metrics(out).values()) < kill_after:
         time.sleep(0.01)
     assert process.poll() is None, "it ended before it could be killed"

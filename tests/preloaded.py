@@ -1,9 +1,9 @@
-"""Python programs in processes of their own, forked from one that has imported torch, timm and transformers.
+"""Python programs in processes of their own, forked from one that has imported torch and most of what follows it.
 
 Each interpreter that a test starts spends seconds on these imports, more than on what is tested. `start` and `run` take
 a program as `python -c` does, `run_ranks` one for several ranks of a process group, as `torchrun` does. Programs get a
 folder, an environment and streams of their own, and nothing has run in the process that they are forked from. Tests
-of imports, of signals and of the command itself start real interpreters.
+of imports, of signals and of the command itself start real interpreters; so does `torchrun`, for its ranks.
 """
 
 from __future__ import annotations
@@ -25,10 +25,14 @@ from functools import cache
 from pathlib import Path
 
 ROOT = Path(__file__).parents[1]
-MODULES = ("torch", "torch.distributed.fsdp", "timm", "transformers", "wellcond", "wellcond.cli.main")
+MODULES = (
+    *("torch", "torch.distributed.fsdp", "timm", "transformers.models.gpt2.modeling_gpt2", "accelerate"),
+    *("scipy.stats", "sklearn.datasets", "matplotlib.pyplot", "wellcond", "wellcond.cli.main", "wellcond.lab.api"),
+    *("wellcond.diagnosis.api", "wellcond.placement.check", "wellcond.reproduce.run"),
+)
 WELLCOND = "import runpy; runpy.run_module('wellcond', run_name='__main__')"  # the command line, as a program
 SERVER = """
-import atexit, importlib, json, os, signal, sys, traceback, types
+import atexit, gc, importlib, json, os, signal, sys, traceback, types
 
 def run(program):
     os.chdir(program["cwd"])
@@ -38,7 +42,7 @@ def run(program):
     sys.argv = ["-c", *program["arguments"]]
     for number, name in enumerate(("stdin", "stdout", "stderr")):
         os.dup2(os.open(program[name], os.O_RDWR | os.O_APPEND), number)
-        setattr(sys, name, open(number, "w" if number else "r", closefd=False))
+        setattr(sys, name, open(number, "w" if number else "r", 1 if number == 2 else -1, closefd=False))
     sys.modules["__main__"], code = types.ModuleType("__main__"), 0
     try:
         exec(compile(program["code"], "<string>", "exec"), vars(sys.modules["__main__"]))
@@ -54,8 +58,11 @@ def run(program):
     sys.stderr.flush()
     os._exit(code)
 
+gc.disable()
 for name in sys.argv[1:]:
     importlib.import_module(name)
+gc.freeze()  # else each program looks for garbage in the libraries, and copies their pages
+gc.enable()
 codes = {}
 for line in sys.stdin:
     asked = json.loads(line)
@@ -138,8 +145,8 @@ class Program:
 
 def _started(programs: list[dict[str, object]]) -> list[Program]:
     for program in programs:
-        program["stdin"] = os.devnull
-        for name in ("stdout", "stderr"):
+        program.setdefault("stdin", os.devnull)
+        for name in {"stdout", "stderr"} - program.keys():
             number, program[name] = tempfile.mkstemp(dir=_folder())
             os.close(number)
     processes = _ask(start=programs)
@@ -150,14 +157,22 @@ def _started(programs: list[dict[str, object]]) -> list[Program]:
 def _ended(programs: list[Program], timeout: float) -> list[subprocess.CompletedProcess[str]]:
     codes = _ask(timeout, wait=[program.process for program in programs])
     return [
-        subprocess.CompletedProcess("python", code, program.stdout.read_text(), program.stderr.read_text())
+        subprocess.CompletedProcess("python", code, *map(_written, (program.stdout, program.stderr)))
         for code, program in zip(codes, programs, strict=True)
     ]
 
 
-def start(code: str, *arguments: str, cwd: Path, env: Mapping[str, str] | None = None) -> Program:
-    """Start a program with these arguments in a folder, with these variables besides those of this process."""
-    return _started([{"code": code, "arguments": arguments, "cwd": str(cwd), "env": os.environ | (env or {})}])[0]
+def _written(file: Path) -> str:
+    return file.read_text() if file.is_file() else ""  # nothing of a terminal
+
+
+def start(code: str, *arguments: str, cwd: Path, env: Mapping[str, str] | None = None, **streams: str) -> Program:
+    """Start a program with these arguments in a folder, with these variables besides those of this process.
+
+    `streams` are files that are there, a terminal for example, for its `stdin`, `stdout` and `stderr`.
+    """
+    common = {"code": code, "arguments": arguments, "cwd": str(cwd), "env": os.environ | (env or {})}
+    return _started([common | streams])[0]
 
 
 def run(
@@ -165,6 +180,13 @@ def run(
 ) -> subprocess.CompletedProcess[str]:
     """Start a program and wait for its end."""
     return start(code, *arguments, cwd=cwd, env=env).wait(timeout)
+
+
+def torchrun(*command: str, cwd: Path, ranks: int = 2, timeout: float = 600) -> subprocess.CompletedProcess[str]:
+    """Run a command on that many ranks, which torchrun itself starts."""
+    code = "from torch.distributed.run import main; main()"
+    options = ("--standalone", "--nproc-per-node", str(ranks))
+    return run(code, *options, *command, cwd=cwd, env={"OMP_NUM_THREADS": "1"}, timeout=timeout)
 
 
 def _free_port() -> int:

@@ -5,12 +5,12 @@ from __future__ import annotations
 import os
 import pty
 import re
-import subprocess
-import sys
-from collections.abc import Sequence
+import select
 from pathlib import Path
 
 from rich.cells import cell_len
+
+from tests.preloaded import start
 
 COMMANDS = """
 import fcntl, json, runpy, struct, sys, termios
@@ -27,30 +27,21 @@ for columns, arguments in json.loads(sys.argv.pop()):
 SEQUENCE = re.compile(r"\x1b\[([?\d;]*)([A-Za-z])|\x1b\]8;[^\x1b]*\x1b\\")
 
 
-def in_terminal(command: Sequence[str], cwd: Path) -> str:
-    """What Python with these arguments writes on a terminal; stdin, stdout and stderr are all of it."""
+def in_terminal(code: str, *arguments: str, cwd: Path, columns: str = "", streams: str = "stdin stdout stderr") -> str:
+    """What a Python program writes on a terminal that is all of these streams."""
     master, slave = pty.openpty()
-    environment = {name: value for name, value in os.environ.items() if name not in ("COLUMNS", "LINES")}
-    process = subprocess.Popen(
-        [sys.executable, *command],
-        stdin=slave,
-        stdout=slave,
-        stderr=slave,
-        cwd=cwd,
-        env=environment | {"TERM": "xterm-256color"},
-    )
-    os.close(slave)
-    written = b""
-    while True:
-        try:
-            piece = os.read(master, 1 << 16)
-        except OSError:  # Linux: the last writer has closed it
-            break
-        if not piece:
-            break
-        written += piece
-    os.close(master)
-    assert process.wait(timeout=60) == 0, written.decode()[-3000:]
+    terminal = dict.fromkeys(streams.split(), os.ttyname(slave))
+    environment = {"TERM": "xterm-256color", "COLUMNS": columns, "LINES": ""}
+    program = start(code, *arguments, cwd=cwd, env=environment, **terminal)
+    written, ended = b"", False
+    while select.select([master], [], [], 0.02)[0] or not ended:
+        ended = not program.alive()
+        if select.select([master], [], [], 0)[0]:
+            written += os.read(master, 1 << 16)
+    for end in (master, slave):
+        os.close(end)
+    done = program.wait()
+    assert done.returncode == 0, written.decode()[-3000:] + done.stderr[-3000:]
     return written.decode().replace("\r\n", "\n")
 
 

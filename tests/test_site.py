@@ -8,7 +8,7 @@ from collections.abc import Iterator
 
 import griffe
 import pytest
-from playwright.sync_api import Browser, Page, Request
+from playwright.sync_api import Browser, BrowserContext, Page, Request
 
 from tests.site import ROOT, built, served
 
@@ -30,11 +30,19 @@ def address(tmp_path_factory: pytest.TempPathFactory, worker_id: str) -> Iterato
         yield url
 
 
+@pytest.fixture(scope="module")
+def visitor(browser: Browser) -> Iterator[BrowserContext]:
+    """Somebody whose browser keeps what all pages share: scripts, styles, fonts."""
+    context = browser.new_context(viewport={"width": 1300, "height": 1000})
+    yield context
+    context.close()
+
+
 @pytest.fixture
-def page(browser: Browser, address: str) -> Iterator[Page]:
+def page(visitor: BrowserContext, address: str) -> Iterator[Page]:
     """A page of the browser that must not complain and must not ask another host for anything."""
     happened: list[str] = []
-    page = browser.new_page(viewport={"width": 1300, "height": 1000})
+    page = visitor.new_page()
     page.on("console", lambda message: happened.append(f"console {message.type}: {message.text}"))
     page.on("pageerror", lambda error: happened.append(f"error: {error}"))
     page.on("requestfailed", lambda request: None if left(request) else happened.append(f"failed: {request.url}"))

@@ -514,14 +514,16 @@ def made(name: str, argument: str, wrong: str, folder: Path) -> str | None:
 
 @pytest.mark.filterwarnings("ignore")
 @pytest.mark.parametrize("name", CALLS)
-def test_a_wrong_argument_ends_in_one_line(name: str, tmp_path: Path) -> None:
+def test_a_wrong_argument_ends_in_one_line(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)  # where a wrong path may be written
     part(name, tmp_path, share=PART)
 
 
 @pytest.mark.long
 @pytest.mark.filterwarnings("ignore")
 @pytest.mark.parametrize("name", CALLS)
-def test_every_wrong_argument_ends_in_one_line(name: str, tmp_path: Path) -> None:
+def test_every_wrong_argument_ends_in_one_line(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
     part(name, tmp_path, share=1)
 
 

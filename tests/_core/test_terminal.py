@@ -117,7 +117,7 @@ def written(folder: Path, piped: dict[str, str]) -> dict[tuple[int, str], str]:
     wanted = [(100, "watched", [*COMPARE[:-1], "watched"])]
     wanted += [(width, name, arguments) for width in WIDTHS for name, arguments in (SHOWN | HELP).items()]
     commands = json.dumps([[width, arguments] for width, _, arguments in wanted])
-    parts = in_terminal(["-c", COMMANDS, commands], folder).split("\x1e\n")
+    parts = in_terminal(COMMANDS, commands, cwd=folder).split("\x1e\n")
     return {(width, name): part for (width, name, _), part in zip(wanted, parts, strict=False)}
 
 

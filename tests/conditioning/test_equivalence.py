@@ -64,11 +64,12 @@ def test_float64(name: str, optimizer: str, strength: float, steps: int) -> None
         assert distance(run(name, how, strength, steps, optimizer=optimizer), reference) < 1e-10, how
 
 
-@pytest.mark.parametrize("name", [pytest.param("vit", marks=pytest.mark.long), "gpt2"])
-def test_float32_strength_1(name: str) -> None:
-    reference = run(name, "literal", 1, 300, dtype=torch.float32)
+@pytest.mark.parametrize("name", MODELS)
+@pytest.mark.parametrize("steps", [60, pytest.param(300, marks=pytest.mark.long)])
+def test_float32_strength_1(name: str, steps: int) -> None:
+    reference = run(name, "literal", 1, steps, dtype=torch.float32)
     for how in ("live", "folded"):
-        assert distance(run(name, how, 1, 300, dtype=torch.float32), reference) < 1e-4, how
+        assert distance(run(name, how, 1, steps, dtype=torch.float32), reference) < 1e-4, how
 
 
 def spread(name: str, strength: float, dtype: torch.dtype) -> tuple[dict[str, Tensor], float]:

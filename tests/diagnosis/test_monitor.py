@@ -3,10 +3,7 @@
 from __future__ import annotations
 
 import json
-import os
 import signal
-import subprocess
-import sys
 import time
 import warnings
 from collections.abc import Callable
@@ -18,6 +15,7 @@ import torch
 from torch import Tensor, nn
 
 import wellcond as wc
+from tests.preloaded import start
 from wellcond.diagnosis import schedule
 from wellcond.diagnosis.journal import Journal
 from wellcond.diagnosis.monitor import TIERS
@@ -260,16 +258,15 @@ while True:
 def test_a_killed_process_loses_at_most_a_line(tmp_path: Path) -> None:
     folder = tmp_path / "run"
     code = RUN.format(root=str(Path(__file__).parents[2]), folder=str(folder))
-    process = subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, env=os.environ)
-    assert process.stdout is not None
-    assert process.stdout.readline() == b"started\n"
+    process = start(code, cwd=tmp_path)
     file = folder / "metrics.jsonl"
     while not file.exists() or file.stat().st_size < 20_000:
-        assert process.poll() is None
+        assert process.alive()
         time.sleep(0.01)
-    process.send_signal(signal.SIGKILL)
-    process.wait()
-    process.stdout.close()
+    process.kill()
+    ended = process.wait()
+    assert ended.returncode == -signal.SIGKILL
+    assert ended.stdout == "started\n"
     whole = file.read_bytes().count(b"\n")
     assert whole >= 3
     with file.open("ab") as broken:  # as if it had been killed in the middle of a line

@@ -3,13 +3,8 @@
 from __future__ import annotations
 
 import json
-import os
-import pty
 import re
-import subprocess
-import sys
 from collections.abc import Callable
-from contextlib import suppress
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
@@ -21,6 +16,7 @@ from torch import Tensor, nn
 from typer.testing import CliRunner
 
 import wellcond as wc
+from tests.terminals import in_terminal
 from wellcond.cli.main import app
 from wellcond.diagnosis.quantities import QUANTITIES
 from wellcond.diagnosis.readings import ROLES
@@ -367,19 +363,8 @@ for setting in ("", "1"):
 
 def test_a_terminal_gets_colours_by_severity_unless_it_wants_none(tmp_path: Path) -> None:
     (tmp_path / "sick.py").write_text(SICK_FILE)
-    leader, follower = pty.openpty()
-    environment = os.environ | {"TERM": "xterm", "COLUMNS": "200", "PYTHONPATH": str(ROOT / "src")}
-    command = [sys.executable, "-c", ON_A_TERMINAL]
-    process = subprocess.Popen(command, cwd=tmp_path, env=environment, stdout=follower, stderr=subprocess.PIPE)
-    os.close(follower)
-    parts = []
-    with suppress(OSError):  # how a terminal that nobody writes to any more ends
-        while part := os.read(leader, 65536):
-            parts.append(part)
-    os.close(leader)
-    _, said = process.communicate()
-    assert process.returncode == 0, said.decode()[-2000:]
-    coloured, plain, _ = b"".join(parts).decode().replace("\r\n", "\n").split("END\n")
+    written = in_terminal(ON_A_TERMINAL, cwd=tmp_path, columns="200", streams="stdout")
+    coloured, plain, _ = written.split("END\n")
     assert coloured.count("\x1b[31mlayers.1.self_attn") == 2  # a row of each table
     assert "\x1b[31m  alarm: layers.1.self_attn" in coloured
     assert "\x1b" not in plain

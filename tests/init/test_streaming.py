@@ -5,8 +5,6 @@ from __future__ import annotations
 import json
 import os
 import signal
-import subprocess
-import sys
 import time
 from collections.abc import Callable
 from dataclasses import replace
@@ -17,6 +15,7 @@ import torch
 from torch import nn
 
 import wellcond as wc
+from tests.preloaded import start
 from wellcond.attention.storage import fetch
 from wellcond.checkpoint.named_tensors import named_tensors
 from wellcond.errors import CheckpointError, InapplicableError, SchemeError
@@ -317,16 +316,17 @@ wc.init_to_files(build, scheme, folder / "out")
 
 
 def test_a_killed_process_leaves_no_directory(tmp_path: Path) -> None:
-    process = subprocess.Popen([sys.executable, "-c", KILLED, str(tmp_path)])
+    process = start(KILLED, str(tmp_path), cwd=tmp_path)
     deadline = time.monotonic() + 120
     try:
         while not (tmp_path / "half").exists():
-            assert process.poll() is None
+            assert process.alive()
             assert time.monotonic() < deadline, "the process has not reached the third layer"
             time.sleep(0.02)
     finally:
-        process.send_signal(signal.SIGKILL)
-        process.wait()
+        process.kill()
+        ended = process.wait()
+    assert ended.returncode == -signal.SIGKILL
     assert not (tmp_path / "out").exists()
     (partial,) = tmp_path.glob(".out.*.partial")
     assert len(list(partial.glob("*.safetensors"))) == 2  # it was in the middle

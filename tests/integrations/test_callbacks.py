@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import gc
 import importlib
 import json
 import shutil
@@ -43,15 +42,6 @@ CLOSE = 1e-10  # float64 over tens of steps
 ROWS, BATCH = 60, 10
 
 Condition = Callable[[nn.Module], wc.Conditioning]
-
-
-@pytest.fixture(autouse=True, scope="module")
-def _quick_collection() -> Iterator[None]:
-    """Every Trainer collects garbage first; what the libraries made when they were imported is not."""
-    gc.collect()
-    gc.freeze()
-    yield
-    gc.unfreeze()
 
 
 @pytest.fixture(autouse=True)

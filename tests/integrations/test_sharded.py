@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import json
-import os
 import re
-import subprocess
-import sys
 from pathlib import Path
 
 from safetensors.torch import load_file
 
+from tests.preloaded import torchrun
 from wellcond.testing import same_bits
 
 ROOT = Path(__file__).parents[2]
@@ -50,15 +48,8 @@ def test_accelerate_with_fsdp2_resumes_bit_for_bit(tmp_path: Path) -> None:
     (script,) = re.findall(r"<!-- not run: [^\n]+ -->\n```python\n(.*?)^```$", page, re.DOTALL | re.MULTILINE)
     (tmp_path / "train.py").write_text(script)
     (tmp_path / "driver.py").write_text(DRIVER)
-    command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
-    environment = {**os.environ, "PYTHONPATH": str(ROOT / "src"), "OMP_NUM_THREADS": "1"}
-    ran = subprocess.run(
-        [*command, str(tmp_path / "driver.py"), str(tmp_path / "train.py"), str(tmp_path)],
-        env=environment,
-        capture_output=True,
-        text=True,
-        timeout=300,
-    )
+    files = (str(tmp_path / "driver.py"), str(tmp_path / "train.py"), str(tmp_path))
+    ran = torchrun(*files, cwd=tmp_path, timeout=300)
     assert ran.returncode == 0, ran.stderr[-3000:]
     assert ran.stdout.count("True") == 4  # two processes, two runs; their lines may be mixed
     whole, resumed = (load_file(tmp_path / f"{name}.safetensors") for name in ("whole", "resumed"))

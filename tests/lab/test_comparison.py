@@ -155,9 +155,10 @@ def test_a_folder_of_another_recipe_is_refused(tmp_path: Path) -> None:
 
 
 def test_a_scheme_that_changed_under_its_name_is_refused(tmp_path: Path) -> None:
-    experiment = prepared(write(tmp_path), tmp_path / "out", seeds=(0,))
+    changes: dict[str, Any] = {"seeds": (0,), "train": {"steps": 5}}
+    experiment = prepared(write(tmp_path), tmp_path / "out", **changes)
     run_one(experiment, arms_of(experiment.recipe)[-1], 0)
-    changed = prepared(write(tmp_path, TINY.replace("strength = 1.0", "strength = 2.0")), tmp_path / "out", seeds=(0,))
+    changed = prepared(write(tmp_path, TINY.replace("strength = 1.0", "strength = 2.0")), tmp_path / "out", **changes)
     with pytest.raises(WellcondError, match="another arm 'shift 1'"):
         changed.left()
 
@@ -339,7 +340,7 @@ def test_runs_side_by_side_are_the_same(undisturbed: Path, tmp_path: Path) -> No
 def test_a_run_that_diverges_or_crashes_is_recorded_and_the_others_go_on(tmp_path: Path, monkeypatch: Any) -> None:
     text = TINY.replace("[arms.default]", "[arms.default]\n[arms.hot]\nlr = 1e9")
     text = text.replace("ema = 0.9", "ema = 0.9\nclip = 1e9")
-    experiment = prepared(write(tmp_path, text), tmp_path / "out", seeds=(0,))
+    experiment = prepared(write(tmp_path, text), tmp_path / "out", seeds=(0,), train={"steps": 20})
     from wellcond.lab.training import train as training
 
     original = training._update

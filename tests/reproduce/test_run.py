@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import shutil
-import signal
 import subprocess
 import sys
 import time
@@ -17,6 +16,7 @@ import pytest
 import torch
 from typer.testing import CliRunner
 
+from tests.preloaded import WELLCOND, start
 from wellcond.cli.main import app
 from wellcond.errors import WellcondError
 from wellcond.lab.analysis.outcome import Outcome
@@ -136,25 +136,15 @@ def test_who_has_only_one_data_set_is_told_the_time_and_can_begin(tmp_path: Path
     """The recipe at its full size, which would take days here; killed once its first run has begun."""
     write_fake_data("cifar10", tmp_path / "data" / "cifar10", {})
     out = tmp_path / "out"
-    command = [sys.executable, "-m", "wellcond", "reproduce", "ci-table2", "--only", "cifar10"]
-    command += ["--data", str(tmp_path / "data"), "--out", str(out)]
-    said = (tmp_path / "said").open("w+")
-    process = subprocess.Popen(
-        command,
-        stdout=said,
-        stderr=subprocess.STDOUT,
-        start_new_session=True,
-        env={**os.environ, "OMP_NUM_THREADS": "1"},
-    )
+    arguments = ["reproduce", "ci-table2", "--only", "cifar10", "--data", str(tmp_path / "data"), "--out", str(out)]
+    process = start(WELLCOND, *arguments, cwd=tmp_path)
     limit = time.monotonic() + 240
-    while process.poll() is None and not list(out.rglob("run.json")) and time.monotonic() < limit:
+    while process.alive() and not list(out.rglob("run.json")) and time.monotonic() < limit:
         time.sleep(0.05)
-    running = process.poll() is None
-    os.killpg(process.pid, signal.SIGKILL)
-    process.wait()
-    said.seek(0)
-    text = said.read()
-    said.close()
+    running = process.alive()
+    process.kill()  # what it has started to read data sees that it is alone
+    ended = process.wait()
+    text = ended.stdout + ended.stderr
     assert running, text
     assert list(out.rglob("run.json"))
     assert "5,526,346 parameters" in text

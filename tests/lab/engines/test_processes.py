@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 import json
-import subprocess
-import sys
+from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
+from functools import cache
 from pathlib import Path
 
 import pytest
 import torch
 
+from tests.commands import wait_until
 from tests.laboratory import TINY, in_two_processes, losses, metrics, prepared, quiet, write
-from tests.preloaded import WELLCOND, run_ranks
+from tests.preloaded import WELLCOND, run_ranks, start
 from wellcond.errors import WellcondError
 from wellcond.lab.api import compare_recipe
 from wellcond.lab.comparison import run_all
@@ -40,6 +41,23 @@ def accuracies(out: Path) -> list[list[float]]:
             for _, text in sorted(metrics(out).items())]  # fmt: skip
 
 
+def of_dtype(dtype: str) -> str:
+    return PLAIN.replace("steps = 50", f'steps = 50\ndtype = "{dtype}"')
+
+
+@pytest.fixture(scope="module")
+def one_process(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Path]:
+    """The runs of one process in a dtype, which are made once."""
+
+    @cache
+    def run(dtype: str) -> Path:
+        folder = tmp_path_factory.mktemp(dtype)
+        run_all(prepared(write(folder, of_dtype(dtype)), folder / "out", seeds=(0,)), quiet)
+        return folder / "out"
+
+    return run
+
+
 @pytest.mark.parametrize(
     ("sharding", "dtype", "tolerance"),
     [
@@ -49,13 +67,12 @@ def accuracies(out: Path) -> list[list[float]]:
         pytest.param("none", "float64", 1e-10, marks=pytest.mark.long),
     ],
 )
-def test_two_processes_have_the_loss_curve_of_one(sharding: str, dtype: str, tolerance: float, tmp_path: Path) -> None:
+def test_two_processes_have_the_loss_curve_of_one(
+    sharding: str, dtype: str, tolerance: float, one_process: Callable[[str], Path], tmp_path: Path
+) -> None:
     """Half of the batch each, over gloo. In float64 sums in another order differ by 1e-16, amplified by 50 steps."""
-    text = PLAIN.replace("steps = 50", f'steps = 50\ndtype = "{dtype}"')
-    one, two = tmp_path / "one", tmp_path / "two"
-    run_all(prepared(write(tmp_path, text), one, seeds=(0,)), quiet)
-    sharded = text.replace("steps = 50", f'steps = 50\nsharding = "{sharding}"')
-    path = write(tmp_path, sharded)
+    one, two = one_process(dtype), tmp_path / "two"
+    path = write(tmp_path, of_dtype(dtype).replace("steps = 50", f'steps = 50\nsharding = "{sharding}"'))
     if sharding == "none":
         in_two_processes(path, two, "--seeds", "1")  # started by torchrun itself
     else:
@@ -115,10 +132,10 @@ def test_every_example_counts_alike_however_the_batch_is_divided(batch: int, acc
 
 @pytest.mark.parametrize("augment", ["", "[augment]\nflip = 0.5\nmixup = 0.2\nerasing = 0.5\nrepeats = 2\n"])
 def test_what_is_read_ahead_is_the_same(augment: str, tmp_path: Path) -> None:
-    text = augment + PLAIN if not augment else PLAIN.replace("[monitor]", f"{augment}[monitor]")
+    text = PLAIN.replace("[monitor]", f"{augment}[monitor]").replace("steps = 50", "steps = 20")
     here, ahead = tmp_path / "here", tmp_path / "ahead"
     run_all(prepared(write(tmp_path, text), here, seeds=(0,)), quiet)
-    run_all(prepared(write(tmp_path, text.replace("steps = 50", "steps = 50\nworkers = 2")), ahead, seeds=(0,)), quiet)
+    run_all(prepared(write(tmp_path, text), ahead, seeds=(0,), train={"workers": 2}), quiet)
     assert metrics(here) == metrics(ahead)
 
 
@@ -189,14 +206,16 @@ HOLD += "with locked_folder(Path(sys.argv[1])): print('held', flush=True); time.
 def test_two_commands_do_not_write_into_one_folder_and_a_killed_one_lets_it_go(tmp_path: Path) -> None:
     recipe = load_recipe(str(write(tmp_path)), train={"steps": 2}, seeds=[0])
     compare_recipe(recipe, tmp_path / "out", Engine())
-    with subprocess.Popen([sys.executable, "-c", HOLD, str(tmp_path / "out")], stdout=subprocess.PIPE) as other:
-        assert other.stdout is not None
-        assert other.stdout.readline() == b"held\n"
-        try:
-            with pytest.raises(WellcondError, match="another command is at work in"):
-                compare_recipe(recipe, tmp_path / "out", Engine())
-        finally:  # a test that fails must not wait for it
-            other.kill()
+    other = start(HOLD, str(tmp_path / "out"), cwd=tmp_path)
+    try:
+        wait_until(other.stdout.read_text)
+        assert other.stdout.read_text() == "held\n"
+        assert other.alive()
+        with pytest.raises(WellcondError, match="another command is at work in"):
+            compare_recipe(recipe, tmp_path / "out", Engine())
+    finally:  # a test that fails must not wait for it
+        other.kill()
+        other.wait()
     compare_recipe(recipe, tmp_path / "out", Engine())
 
 
