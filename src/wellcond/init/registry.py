@@ -80,18 +80,20 @@ def _default(field: dataclasses.Field[Any]) -> Any:
 
 def find_scheme(name: str) -> type[Scheme]:
     """Return a scheme's class; another package is only loaded when its scheme is asked for."""
-    known, others = registered_schemes(), scheme_entry_points()
-    if not isinstance(name, str) or (name not in known and name not in others):
+    known = registered_schemes()
+    if isinstance(name, str) and name in known:  # the packages of an environment take 10 ms to look through
+        return known[name]
+    others = scheme_entry_points()
+    if not isinstance(name, str) or name not in others:
         raise SchemeError(f"no scheme {name!r}; there are: {', '.join(sorted(known.keys() | others))}")
-    if name not in known:
-        try:
-            cls = others[name].load()
-        except Exception as error:
-            raise SchemeError(f"the scheme '{name}' of another package cannot be loaded ({error})") from error
-        if not (isinstance(cls, type) and issubclass(cls, Scheme)):
-            raise SchemeError(f"the entry point '{name}' in {ENTRY_POINTS} is no sub-class of wc.Scheme")
-        if name not in known:  # loading may have registered it
-            register_scheme(name, citation=cls.citation, published=cls.published)(cls)
+    try:
+        cls = others[name].load()
+    except Exception as error:
+        raise SchemeError(f"the scheme '{name}' of another package cannot be loaded ({error})") from error
+    if not (isinstance(cls, type) and issubclass(cls, Scheme)):
+        raise SchemeError(f"the entry point '{name}' in {ENTRY_POINTS} is no sub-class of wc.Scheme")
+    if name not in known:  # loading may have registered it
+        register_scheme(name, citation=cls.citation, published=cls.published)(cls)
     return known[name]
 
 
