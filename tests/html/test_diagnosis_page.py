@@ -17,7 +17,7 @@ import pytest
 import timm
 import torch
 from PIL import Image
-from playwright.sync_api import Browser, Page
+from playwright.sync_api import Browser, Page, expect
 from torch import nn
 
 import wellcond as wc
@@ -376,10 +376,15 @@ def test_something_is_to_be_seen(page: Page) -> None:
         assert (sum(map(int, re.findall(r"\d+", background))) > 384) == (scheme == "light")
 
 
+def point_at(page: Page, layer: int, head: int, place: str) -> None:
+    """Hover over a cell, and wait until the page has seen it."""
+    page.mouse.move(*at_cell(page, layer, head))
+    expect(page.locator("#place")).to_have_text(place, use_inner_text=True)
+
+
 def test_hovering_and_clicking_draw_spectra(page: Page) -> None:
-    page.mouse.move(*at_cell(page, 0, 0))
+    point_at(page, 0, 0, f"{HOSTILE} · head 0")
     page.wait_for_selector("#map .hoverlayer .hovertext")
-    assert page.inner_text("#place") == f"{HOSTILE} · head 0"
     expected = {
         "W_Q": [10, 2, 1],
         "W_K": [100, 2, 1],
@@ -389,15 +394,18 @@ def test_hovering_and_clicking_draw_spectra(page: Page) -> None:
     }
     assert {trace["name"]: trace["y"] for trace in drawn(page, "#spectrum")} == expected
 
+    point_at(page, 2, 3, "blocks.2 · head 3")
     page.mouse.click(*at_cell(page, 2, 3))
     page.mouse.move(0, 0)
+    expect(page.locator("#map .hoverlayer .hovertext")).to_have_count(0)
     assert page.inner_text("#place") == "blocks.2 · head 3"
     last = {"W_Q": 0.25, "W_K": 0.25, "W_V": 0.25, "W_O": 0.25, "W_O scaled": 1}
     assert {trace["name"]: trace["y"][-1] for trace in drawn(page, "#spectrum")} == last
 
+    point_at(page, 1, 0, "blocks.1 · head 0")
     page.mouse.click(*at_cell(page, 1, 0))
-    assert page.is_visible("#no-spectrum")
-    assert page.is_hidden("#spectrum")
+    expect(page.locator("#no-spectrum")).to_be_visible()
+    expect(page.locator("#spectrum")).to_be_hidden()
     page.mouse.click(*at_cell(page, 1, 3))  # a head that this layer does not have
     page.mouse.move(0, 0)
     assert page.inner_text("#place") == "blocks.1 · head 0"
