@@ -18,7 +18,7 @@ from wellcond.conditioning.guarantee import ConditioningSummary
 from wellcond.conditioning.method import Correction, FixedCorrection, Method
 from wellcond.conditioning.safe_strength import CHOSEN, SAFE
 from wellcond.conditioning.storage.base import WeightStorage
-from wellcond.conditioning.storage.folded_storage import Folded, check_folded
+from wellcond.conditioning.storage.folded_storage import check_folded
 from wellcond.conditioning.target_weights import Strength, TargetHeads, TargetWeight, strengths
 from wellcond.conditioning.transaction import Written, all_or_nothing, attributes_of
 from wellcond.errors import CheckpointError, InapplicableError, SchemeError
@@ -195,8 +195,7 @@ class Conditioning:
 
     def trained_loaded_(self, loaded: Collection[int]) -> None:
         """Follow parameters (by `id`) that have just become W."""
-        if isinstance(self._applied.storage, Folded):
-            self._applied.storage.trained_loaded_(loaded)
+        self._applied.storage.trained_loaded_(loaded)
 
     def _description(self) -> dict[str, Any]:
         named = {"method": self.method, "mode": self.mode}
@@ -204,8 +203,7 @@ class Conditioning:
 
     def state_dict(self) -> dict[str, Any]:
         """Return what a bit-exact continuation needs beside the model's and the optimizer's state."""
-        storage = self._applied.storage
-        return self._description() | (storage.state() if isinstance(storage, WeightStorage) else {})
+        return self._description() | self._applied.storage.state()
 
     @checked
     @torch.no_grad()
@@ -225,8 +223,7 @@ class Conditioning:
             for key, mine in self._description().items():
                 if state.get(key) != mine:
                     raise CheckpointError(f"the state has {key} {state.get(key)!r}, this conditioning {mine!r}")
-            if isinstance(self._applied.storage, WeightStorage):
-                self._applied.storage.load_state(state)
+            self._applied.storage.load_state(state)
 
     def snapshot(self, written: Written) -> list[Callable[[], None]]:
         """Return what puts the model and the handle back as they are now, see `all_or_nothing`."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import Any, ClassVar
 
 from torch import Tensor
@@ -12,7 +12,6 @@ from wellcond._core.linalg import svdvals
 from wellcond.conditioning.cost import CostRow, projection_costs
 from wellcond.conditioning.guarantee import HeadCondition, head_conditions
 from wellcond.conditioning.method import Correction, FixedCorrection, Method
-from wellcond.conditioning.storage.live_parameter import live_weights
 from wellcond.conditioning.target_weights import TargetHeads, TargetWeight
 
 Added = list[tuple[str, Tensor, Tensor]]  # name, new parameter, the weight it belongs to
@@ -37,6 +36,18 @@ class Storage(ABC):
         """Return the new parameters, which an optimizer has to train."""
 
     @abstractmethod
+    def trained_loaded_(self, loaded: Collection[int]) -> None:
+        """Follow parameters (by `id`) that have just become W, where they are to hold something else."""
+
+    @abstractmethod
+    def state(self) -> dict[str, Any]:
+        """Return what a bit-exact continuation needs, beside the model's state."""
+
+    @abstractmethod
+    def load_state(self, state: Mapping[str, Any]) -> None:
+        """Take over `state()` of another process."""
+
+    @abstractmethod
     def heads(self) -> Sequence[HeadCondition]:
         """Return κ of every head, in the order of the layers."""
 
@@ -46,12 +57,19 @@ class Storage(ABC):
 
 
 class ModuleChange(Method, Storage):
-    """A method that leaves the weights as they are and changes modules, which keep it themselves: abstract.
-
-    What it adds is in the model's own state.
-    """
+    """A method that leaves the weights as they are and changes modules, which keep it themselves: abstract."""
 
     mode = "live"
+
+    def trained_loaded_(self, loaded: Collection[int]) -> None:
+        """Do nothing: the parameters hold W."""
+
+    def state(self) -> dict[str, Any]:
+        """Return nothing: new parameters are in the model's state."""
+        return {}
+
+    def load_state(self, state: Mapping[str, Any]) -> None:
+        """Do nothing."""
 
 
 class WeightStorage(Storage):
@@ -72,14 +90,6 @@ class WeightStorage(Storage):
     def measured(self) -> tuple[float, float, float, float]:
         """Return bytes of effective weights beside the parameters, bytes kept now, FLOPs and seconds of a step."""
 
-    @abstractmethod
-    def state(self) -> dict[str, Any]:
-        """Return what a bit-exact continuation needs, beside the model's state."""
-
-    @abstractmethod
-    def load_state(self, state: Mapping[str, Any]) -> None:
-        """Take over `state()` of another process."""
-
     @property
     def weights(self) -> list[TargetWeight]:
         """The parameters."""
@@ -89,12 +99,6 @@ class WeightStorage(Storage):
     def fixed(self) -> FixedCorrection | None:
         """The correction, if its C is fixed."""
         return self.correction if isinstance(self.correction, FixedCorrection) else None
-
-    def added(self) -> Added:
-        """Return what the rules of live weights train; a folded weight has none."""
-        lives = [(weight, live_weights(weight.owner).get(weight.name)) for weight in self.weights]
-        rules = [(weight, live.rule) for weight, live in lives if live is not None]
-        return [(f"{w.path}_{key}", rule.extra(key), w.parameter) for w, rule in rules for key in rule.parameters]
 
     def trained_and_effective(self) -> Iterator[tuple[TargetHeads, Tensor, Tensor]]:
         """Yield W and W + C, `(heads, D, d)` each, of every role of every layer."""

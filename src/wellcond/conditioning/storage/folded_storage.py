@@ -12,7 +12,7 @@ from wellcond.attention.storage import HALF_DTYPES, assign_, full
 from wellcond.conditioning.method import Correction, FixedCorrection
 from wellcond.conditioning.model_checks import tied_elsewhere
 from wellcond.conditioning.storage.anchored_decay import AnchoredDecay
-from wellcond.conditioning.storage.base import Effective, WeightStorage
+from wellcond.conditioning.storage.base import Added, Effective, WeightStorage
 from wellcond.conditioning.storage.folded_weight import FoldedWeight
 from wellcond.conditioning.storage.live_weight import LiveWeight
 from wellcond.conditioning.target_weights import TargetWeight, untied
@@ -83,6 +83,10 @@ class Folded(WeightStorage):
     def _applied(self, weight: TargetWeight) -> Tensor:
         """Return W + C of a parameter that holds W."""
         return full(LiveWeight(self.correction.rule(weight)).export(weight.parameter))
+
+    def added(self) -> Added:
+        """Return nothing: no parameter is new."""
+        return []
 
     def measured(self) -> tuple[float, float, float, float]:
         """Return zeros: C is in the weight."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from time import perf_counter
 from typing import Any, final
 
@@ -12,7 +12,7 @@ from torch import Tensor
 from wellcond.attention.layouts import Layout
 from wellcond.attention.storage import assign_, full
 from wellcond.conditioning.model_checks import check_unwrapped
-from wellcond.conditioning.storage.base import Effective, WeightStorage
+from wellcond.conditioning.storage.base import Added, Effective, WeightStorage
 from wellcond.conditioning.storage.live_parameter import install, live_weights, uninstall
 from wellcond.conditioning.storage.live_weight import LiveWeight
 from wellcond.conditioning.storage.loading import guard_
@@ -62,6 +62,14 @@ class Live(WeightStorage):
     def pair(self, weight: TargetWeight) -> tuple[Tensor, Tensor]:
         """See `WeightStorage.pair`."""
         return full(weight.parameter), full(self.live(weight).export(weight.parameter))
+
+    def added(self) -> Added:
+        """Return what the rules train."""
+        rules = [(weight, self.live(weight).rule) for weight in self.weights]
+        return [(f"{w.path}_{key}", rule.extra(key), w.parameter) for w, rule in rules for key in rule.parameters]
+
+    def trained_loaded_(self, loaded: Collection[int]) -> None:
+        """Do nothing: the parameters hold W."""
 
     def stepped(self) -> None:
         """Tell the rules of a step, in a loop that changes the weights without a torch optimizer."""
