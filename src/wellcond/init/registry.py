@@ -81,7 +81,7 @@ def _default(field: dataclasses.Field[Any]) -> Any:
 def find_scheme(name: str) -> type[Scheme]:
     """Return a scheme's class; another package is only loaded when its scheme is asked for."""
     known = registered_schemes()
-    if isinstance(name, str) and name in known:  # the packages of an environment take 10 ms to look through
+    if isinstance(name, str) and name in known:  # looking through the packages of an environment is slow
         return known[name]
     others = scheme_entry_points()
     if not isinstance(name, str) or name not in others:
