@@ -10,10 +10,10 @@ import torch
 from torch import Tensor, nn
 
 from wellcond._core.checked import checked
-from wellcond.attention.capture import capture
 from wellcond.attention.find import attention_layers
 from wellcond.attention.layers import AttentionLayers
-from wellcond.attention.layouts import Layout
+from wellcond.attention.observe import observe
+from wellcond.attention.paths import unwrap
 from wellcond.attention.projection import Projection
 from wellcond.attention.verify import check_call
 from wellcond.attention.view import AttentionLayer
@@ -34,14 +34,13 @@ def check_adapter(model: nn.Module, inputs: Any) -> AttentionLayers:
     layers = attention_layers(model)
     for layer in layers:
         check_round_trip(model, layer)
-    for layer, call in zip(layers, capture(list(layers), inputs), strict=True):
+    observed = observe(unwrap(model), layers, inputs, complete=False)
+    for layer, call in zip(layers, observed.calls, strict=True):
         assert call is not None, f"'{layer.name}' was not called on this input"
-        result = check_call(layer, call)
-        assert result, f"{result}"
-        if layer.replay is not None:
-            for what, tampered in tamper(layer):
-                wrong = check_call(tampered, call)
-                assert not wrong, f"'{layer.name}' passes with {what}: {wrong}"
+        assert call.replay is not None, f"'{layer.name}': {call.refusal}"
+        for what, tampered in tamper(layer):
+            wrong = tampered.verify(inputs) if layer.replay is None else check_call(tampered, call)
+            assert not wrong, f"'{layer.name}' passes with {what}: {wrong}"
     return layers
 
 
@@ -83,13 +82,14 @@ def tamper(layer: AttentionLayer) -> Iterator[tuple[str, AttentionLayer]]:
 
 
 def _swap_heads(projection: Projection) -> Projection:
-    def swapped(layout: Layout) -> Layout:
-        first, second, *rest = layout.starts
-        return replace(layout, starts=(second, first, *rest))
+    def swapped(starts: tuple[int, ...]) -> tuple[int, ...]:
+        first, second, *rest = starts
+        return second, first, *rest
 
     slot, bias = projection.weight, projection.bias_layout
-    weight = replace(slot, layout=swapped(slot.layout))
-    return replace(projection, weight=weight, bias_layout=swapped(bias) if bias else None)
+    weight = replace(slot, layout=replace(slot.layout, starts=swapped(slot.layout.starts)))
+    bias = replace(bias, starts=swapped(bias.starts)) if bias else None
+    return replace(projection, weight=weight, bias_layout=bias)
 
 
 @checked

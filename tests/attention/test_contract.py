@@ -48,14 +48,14 @@ def unplayed(module: nn.Module, name: str) -> wc.AttentionLayer:
     return wc.AttentionLayer(name, "softmax", q, k, v, build.output(module, name, "back", heads=3), scale=0.5)
 
 
-def test_without_replay_verify_perturbs() -> None:
+def test_without_replay_verify_runs_the_recorded_steps() -> None:
     wc.register_attention(Unplayed, unplayed)
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(0)
         model, batch = Unplayed().double(), torch.randn(2, 5, 12, dtype=torch.float64)
     layer = wc.attention_layers(model)[0]
     result = layer.verify(batch)
-    assert result.method == "perturbation"
+    assert result.method == "recording"
     assert result.passed
     wrong = dict(tamper(layer))
     for what in ("two query heads swapped", "two key heads swapped", "two value heads swapped"):

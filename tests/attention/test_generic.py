@@ -14,7 +14,9 @@ from torch import Tensor, nn
 from torch.distributed.algorithms._checkpoint.checkpoint_wrapper import checkpoint_wrapper
 
 import wellcond as wc
-from wellcond.attention.verify import Verification
+from wellcond.attention.capture import capture
+from wellcond.attention.replay import project
+from wellcond.attention.verify import Verification, check_call
 from wellcond.errors import NoAttentionError
 from wellcond.testing import check_adapter, same_bits, state
 
@@ -349,7 +351,7 @@ def test_conditioned_changes_the_right_weights(case: str) -> None:
 
 
 def test_the_replay_does_not_excuse_a_wrong_scale() -> None:
-    """The adapter may choose a mask, not make any view pass: attention that does something else fails."""
+    """The adapter may choose a mask, not make any view pass; attention that does something else is its own replay."""
 
     class Sharpened(ViTAttention):
         def forward(self, x: Tensor) -> Tensor:
@@ -357,9 +359,19 @@ def test_the_replay_does_not_excuse_a_wrong_scale() -> None:
             q, k, v = (y.unflatten(-1, (self.heads, -1)).transpose(1, 2) for y in qkv)
             return self.to_out(((q @ k.mT * 3 * self.scale).softmax(-1) @ v).transpose(1, 2).flatten(2))
 
-    model = seeded(Sharpened).double()
-    result: Verification = wc.attention_layers(model)[0].verify(random(B, N, D))
-    assert not result.passed
+    model, x = seeded(Sharpened).double(), random(B, N, D)
+    (layer,) = wc.attention_layers(model)
+    (call,) = capture([layer], x)
+    assert call is not None
+    assert not check_call(layer, call)
+    result: Verification = layer.verify(x)
+    assert result.passed
+    assert result.method == "recording"
+    q, k, _ = (project(p, model.norm(x)) for _, p in layer.projections("query", "key", "value"))
+    p = (q @ k.mT * 3 * model.scale).softmax(-1)
+    truth = (torch.special.entr(p).sum(-1) / math.log(N)).mean((0, 2))
+    measured = [head.entropy for head in wc.diagnose(model, x, jacobian=False).layers[0].heads]
+    assert torch.allclose(torch.tensor(measured, dtype=torch.float64), truth, rtol=1e-12)
 
 
 # ---- what must not be claimed ----

@@ -38,7 +38,6 @@ ARGUMENTS = rows(
     ("filter a number", vit, init("conditioned", layers=0), "0"),
     ("filter True", vit, init("conditioned", layers=True), "True"),
     ("filter a list of None", vit, init("conditioned", layers=[None]), "None"),
-    ("filter of views", vit, lambda m, _: wc.init_(m, "conditioned", layers=wc.attention_layers(m)[:1]), "string"),
     ("filter one view", vit, lambda m, _: wc.init_(m, "conditioned", layers=wc.attention_layers(m)[0]), "string"),
     ("composition number as key", vit, init({1: "conditioned"}), "1"),
     ("composition a tuple of roles", vit, init({("q", "k"): "conditioned"}), "letters"),

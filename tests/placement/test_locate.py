@@ -299,8 +299,7 @@ REASONS = {
     "before the output projection": "timm-vit-qk-norm timm-twins-svt hf-qwen3.5",
     "not softmax attention": "timm-cait timm-xcit hf-nystromformer",
     "more than an activation": "timm-eva02-separate timm-pvt-v2 timm-pvt-v2-linear",
-    "side by side": "hf-gpt-neox hf-falcon hf-falcon-alibi hf-cohere2",
-    "cannot be replayed": "hf-gptj",
+    "side by side": "hf-gpt-neox hf-gptj hf-falcon hf-falcon-alibi hf-cohere2",
 }
 REFUSED = {name: reason for reason, names in REASONS.items() for name in names.split()}
 

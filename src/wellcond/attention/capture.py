@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
 
@@ -15,6 +15,7 @@ from wellcond._core.short_repr import short_repr
 from wellcond.attention.paths import resolve
 from wellcond.attention.replay import Call
 from wellcond.attention.storage import split_path
+from wellcond.attention.undisturbed import own_copy
 from wellcond.attention.view import AttentionLayer
 from wellcond.errors import BatchError, WellcondError
 
@@ -22,7 +23,8 @@ MAX_ARGUMENTS_SHOWN = 5
 
 
 def run_model(model: nn.Module, inputs: Any) -> Any:
-    """Call a model with a tensor, a tuple of positional or a mapping of keyword arguments."""
+    """Call a model with a tensor, a tuple of positional or a mapping of keyword arguments, which stay as they are."""
+    inputs = own_copy(inputs)
     try:
         if isinstance(inputs, Mapping):
             return model(**inputs)
@@ -71,29 +73,20 @@ def evaluating(model: nn.Module) -> Iterator[None]:
 
 
 @torch.no_grad()
-def capture(layers: list[AttentionLayer], inputs: Any) -> list[Call | None]:
+def capture(layers: Sequence[AttentionLayer], inputs: Any, root: nn.Module | None = None) -> list[Call | None]:
     """Run the model once and return the first call of each layer, None for a layer that was not called.
 
     Hooks are always removed, train/eval modes restored, and no gradient is recorded.
     """
-    root = layers[0].root
+    root = layers[0].root if root is None else root
     assert root is not None
     with evaluating(root), _watching(layers) as calls:
         run_model(root, inputs)
     return [calls.get(index) for index in range(len(layers))]
 
 
-@torch.no_grad()
-def repeat(call: Call) -> Call:
-    """Run a layer's module again with the arguments of an earlier call."""
-    args, kwargs = call.given
-    with evaluating(call.module), _watching([call.layer]) as calls:
-        call.module(*args, **kwargs)
-    return calls[0]
-
-
 @contextmanager
-def _watching(layers: list[AttentionLayer]) -> Iterator[dict[int, Call]]:
+def _watching(layers: Sequence[AttentionLayer]) -> Iterator[dict[int, Call]]:
     """Record the first call of each layer, by its index; hooks are always removed."""
     calls: dict[int, Call] = {}
     handles: list[Any] = []

@@ -2,44 +2,87 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Sequence
+from typing import Any
+
 from torch import nn
 
 from wellcond._core.checked import checked
 from wellcond.attention.adapters.generic import looks_like_attention, why_not
 from wellcond.attention.adapters.registry import Describe, adapters
 from wellcond.attention.blocks import find_blocks
-from wellcond.attention.layers import AttentionLayers, Unclaimed, unclaimed_rows
-from wellcond.attention.paths import unwrap, walk
+from wellcond.attention.layers import AttentionLayers, LayerFilter, Unclaimed, unclaimed_rows
+from wellcond.attention.observe import observe
+from wellcond.attention.paths import inside, unwrap, walk
 from wellcond.attention.storage import unmoved
 from wellcond.attention.view import AttentionLayer
-from wellcond.errors import NoAttentionError, WellcondError
+from wellcond.errors import LayerFilterError, NoAttentionError, WellcondError
 
 _REGISTERED: dict[type[nn.Module], Describe] = {}
 
 
 @checked
-def attention_layers(model: nn.Module) -> AttentionLayers:
+def attention_layers(model: nn.Module, inputs: Any = None) -> AttentionLayers:
     """Return a view of every attention layer of a model, in the one convention `(heads, D, d)`.
 
     Registered classes are asked first, then the adapters for torch, timm and transformers (recognised by class
     origin, never imported), then the structural adapter. Wrapping, sharding or compiling the model later keeps the
     views valid.
 
+    Without `inputs` a layer's `standing` is `"described"` (its class is known) or `"guessed"` (from names and sizes).
+    With a batch the model runs: a view that rebuilds what its module computed is `"verified"`, one that does not is
+    replaced by what the pass shows, or `"refused"` with the reason; attention that no adapter knows is found by what
+    it does. The model stays as it was.
+
+    Args:
+        model: any model, wrapped or not.
+        inputs: a batch for it: a tensor, a tuple of positional or a dict of keyword arguments.
+
     >>> import torch, wellcond as wc
     >>> layers = wc.attention_layers(torch.nn.TransformerDecoderLayer(12, 3))
     >>> [(layer.name, layer.cross, layer.query.shape) for layer in layers]
     [('self_attn', False, (3, 12, 4)), ('multihead_attn', True, (3, 12, 4))]
+    >>> model = torch.nn.TransformerEncoderLayer(12, 3, batch_first=True)
+    >>> wc.attention_layers(model)[0].standing, wc.attention_layers(model, torch.randn(1, 5, 12))[0].standing
+    ('described', 'verified')
     """
     root = unwrap(model)
+    layers = from_structure(model) if inputs is None else observe(root, from_structure(model), inputs).layers
+    if not len(layers):
+        raise NoAttentionError(_nothing_found(root, layers.unclaimed))
+    return layers
+
+
+def chosen_layers(model: nn.Module, layers: LayerFilter) -> AttentionLayers:
+    """Return the layers of a model that a filter picks; views that a pass has shown are given as they are.
+
+    >>> import torch, wellcond as wc
+    >>> model = torch.nn.TransformerEncoderLayer(12, 3, batch_first=True)
+    >>> chosen_layers(model, wc.attention_layers(model, torch.randn(1, 5, 12)))[0].standing
+    'verified'
+    """
+    if isinstance(layers, Sequence) and layers and all(isinstance(one, AttentionLayer) for one in layers):
+        views = [one for one in layers if isinstance(one, AttentionLayer)]
+        other = next((one.name for one in views if one.root is not unwrap(model)), None)
+        if other is not None:
+            raise LayerFilterError(
+                f"'{other}' is a layer of another model; give those of wc.attention_layers(model, …)"
+            )
+        return AttentionLayers(views, filtered=True)
+    return attention_layers(model).select(layers)
+
+
+def from_structure(model: nn.Module) -> AttentionLayers:
+    """Return the views that registered classes and adapters have of a model, none if there are none."""
     with unmoved(model.modules()):
-        return _found(root)
+        return _found(unwrap(model))
 
 
 def _found(root: nn.Module) -> AttentionLayers:
     layers: list[AttentionLayer] = []
     lookalikes: list[Unclaimed] = []
     for name, module in walk(root):
-        if any(name == layer.name or name.startswith(layer.name + ".") or not layer.name for layer in layers):
+        if any(inside(name, layer.name) for layer in layers):
             continue
         found = describe_module(module, name)
         if isinstance(found, AttentionLayer):
@@ -49,14 +92,10 @@ def _found(root: nn.Module) -> AttentionLayers:
     bound = [layer.bind(root, block) for layer, block in zip(layers, find_blocks(root, layers), strict=True)]
     # What merely contains a layer, or a closer look-alike, is not missed itself.
     inner = [layer.name for layer in layers] + [item.name for item in lookalikes]
-    unclaimed = [item for item in lookalikes if not any(_inside(name, item.name) for name in inner)]
-    if not bound:
-        raise NoAttentionError(_nothing_found(root, unclaimed))
+    unclaimed = [
+        item for item in lookalikes if not any(name != item.name and inside(name, item.name) for name in inner)
+    ]
     return AttentionLayers(bound, unclaimed)
-
-
-def _inside(name: str, outer: str) -> bool:
-    return name != outer and (not outer or name.startswith(outer + "."))
 
 
 def describe_module(module: nn.Module, name: str) -> AttentionLayer | str | None:
@@ -98,11 +137,12 @@ def register_attention(cls: type[nn.Module], describe: Describe) -> None:
     _REGISTERED[cls] = describe
 
 
-def _nothing_found(root: nn.Module, unclaimed: list[Unclaimed]) -> str:
+def _nothing_found(root: nn.Module, unclaimed: Iterable[Unclaimed]) -> str:
     text = (
         f"{type(root).__name__} has no attention layer. Looked for: torch, timm and transformers attention classes; a "
         "fused qkv / in_proj / c_attn / query_key_value, q with kv, or q, k, v (q_proj, to_q, query, wq…) projection "
-        "with a head count. For a class of your own: wc.register_attention(Class, describe)."
+        "with a head count. wc.attention_layers(model, batch) finds attention by what it does; for a class of your "
+        "own: wc.register_attention(Class, describe)."
     )
     if unclaimed:
         alike = (f"'{names}' ({cls}): {reason}" for names, cls, reason in unclaimed_rows(unclaimed)[:5])

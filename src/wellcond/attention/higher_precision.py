@@ -31,7 +31,8 @@ def widened(call: Call, dtype: torch.dtype = torch.float64) -> Call:
     (torch.float64, torch.float64, torch.float32)
     """
     wide = _Widen(dtype)
-    return replace(call, module=wide.copy(call.module), arguments=wide(call.arguments), reads=wide(call.reads))
+    arguments, reads = wide(call.arguments), wide(call.reads)
+    return replace(call, module=wide.copy(call.module), arguments=arguments, reads=reads, dtype=dtype)
 
 
 class _Widen:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import fnmatch
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
+from glob import escape as glob_escape
 from typing import Annotated, Any, overload
 
 from wellcond._core.checked import checked
@@ -14,8 +15,8 @@ from wellcond.attention.view import AttentionLayer, ResidualBlock
 from wellcond.errors import LayerFilterError
 
 LayerFilter = Annotated[
-    str | Sequence[str] | Callable[[AttentionLayer], bool] | None,
-    "a shell pattern on the names of layers (a string), several of them, a predicate or None",
+    str | Sequence[str] | Sequence[AttentionLayer] | Callable[[AttentionLayer], bool] | None,
+    "a shell pattern on the names of layers (a string), several of them, a predicate, layers of the model or None",
 ]
 
 
@@ -70,7 +71,7 @@ class AttentionLayers(Tabular, Sequence[AttentionLayer]):
 
     @checked
     def select(self, pattern: LayerFilter) -> AttentionLayers:
-        """Return the layers a filter picks: a shell pattern on the name, a list of them, or a predicate.
+        """Return the layers a filter picks: a shell pattern on the name, a list of them, a predicate, or layers.
 
         `None` keeps all and `[]` none; a pattern that matches nothing raises.
         """
@@ -81,7 +82,8 @@ class AttentionLayers(Tabular, Sequence[AttentionLayer]):
             if not chosen:
                 raise LayerFilterError(f"the layer filter picks none of the {len(self)} layers")
             return AttentionLayers(chosen, self.unclaimed, filtered=True)
-        patterns = [pattern] if isinstance(pattern, str) else list(pattern)
+        several = [pattern] if isinstance(pattern, str) else pattern
+        patterns = [glob_escape(each.name) if isinstance(each, AttentionLayer) else each for each in several]
         picked: set[str] = set()
         for each in patterns:
             names = [layer.name for layer in self if _matches(layer.name, each)]
@@ -110,8 +112,9 @@ class AttentionLayers(Tabular, Sequence[AttentionLayer]):
                 "width": layer.width,
                 "scale": layer.scale,
                 "cross": layer.cross,
-                "replay": layer.replay is not None,
                 "storage": layer.storage,
+                "standing": layer.standing,
+                "reason": layer.reason,
             }
             for layer in self
         ]
@@ -123,19 +126,24 @@ class AttentionLayers(Tabular, Sequence[AttentionLayer]):
             heads = f"{layer.num_heads}" + (f"/{layer.num_kv_heads}" if layer.num_kv_heads != layer.num_heads else "")
             shown = (
                 type(layer.module).__name__,
-                layer.kind if layer.replay is not None else f"{layer.kind}, no replay",
+                layer.kind,
                 heads,
                 str(layer.head_dim),
                 str(layer.width),
                 layer.storage,
+                layer.standing,
             )
             if not runs or runs[-1][0] != shown:
                 runs.append((shown, []))
             runs[-1][1].append(layer.name)
         rows = [[str(len(names)), span(names), *shown] for shown, names in runs]
-        header = ["layers", "name", "class", "kind", "heads", "d", "D", "storage"]
-        left = table(["name", "class", "reason"], unclaimed_rows(self.unclaimed)) if self.unclaimed else ""
-        return ResultTable(header, rows, f"{len(self)} attention layers", ["not claimed", left] if left else [])
+        header = ["layers", "name", "class", "kind", "heads", "d", "D", "storage", "standing"]
+        refused = [Unclaimed(one.name, type(one.module).__name__, one.reason) for one in self if one.reason]
+        notes = []
+        for title, items in (("refused", refused), ("not claimed", self.unclaimed)):
+            if items:
+                notes += [title, table(["name", "class", "reason"], unclaimed_rows(items))]
+        return ResultTable(header, rows, f"{len(self)} attention layers", notes)
 
 
 def unclaimed_rows(unclaimed: Iterable[Unclaimed]) -> list[list[str]]:

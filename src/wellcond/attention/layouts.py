@@ -1,8 +1,9 @@
-"""`Layout`: the rows of one role and head in a stored matrix, by index arithmetic.
+"""`Layout` and `Strided`: the numbers of one role and head in a stored parameter, by index arithmetic.
 
-Every storage met in practice (separate, block-fused, head-interleaved, transposed, grouped-query) puts the `d` numbers
+Every matrix met in practice (separate, block-fused, head-interleaved, transposed, grouped-query) puts the `d` numbers
 of a head on an arithmetic progression along one axis. A `Layout` is those progressions and nothing else, so no scheme
-and no measure ever sees the storage: they see `(heads, D, d)`.
+and no measure ever sees the storage: they see `(heads, D, d)`. Parameters of more axes (XLNet's `(D, heads, d)`, banks
+of all layers' weights) are `Strided`, with the same interface.
 """
 
 from __future__ import annotations
@@ -80,14 +81,98 @@ class Layout:
         for view, head in zip(self.views(storage), weight, strict=True):
             view.copy_(head)
 
+    def shape(self, storage: Tensor) -> tuple[int, int, int]:
+        """`(heads, D, d)`, known on the meta device too."""
+        return self.heads, as_matrix(storage).shape[1 - self.axis], self.width
+
+    def stored_shape(self, storage: Tensor) -> tuple[int, int]:
+        """`(in, out)` of the whole stored matrix, which may hold several roles."""
+        rows, columns = as_matrix(storage).shape
+        return (columns, rows) if self.axis == 0 else (rows, columns)
+
     def read_vector(self, storage: Tensor) -> Tensor:
         """Copy a bias out as `(heads, d)`."""
-        return stack(self._slices(storage, 0))
+        return stack(self._slices(storage.view(-1), 0))
 
     def write_vector_(self, storage: Tensor, vector: Tensor) -> None:
         """Copy a bias `(heads, d)` in."""
-        for view, head in zip(self._slices(storage, 0), vector, strict=True):
+        for view, head in zip(self._slices(storage.view(-1), 0), vector, strict=True):
             view.copy_(head)
+
+
+@dataclass(frozen=True)
+class Strided:
+    """Entry `(i, j)` of head `h` is number `starts[h] + i · row_step + j · step` of the flattened parameter.
+
+    For parameters that are no matrix. What works on rows or columns of a matrix asks `on_matrix`, which refuses it.
+
+    Args:
+        starts: first number of each head.
+        rows: `D`, the numbers that each unit reads.
+        width: `d`, the numbers per head.
+        row_step: distance from one of the `D` to the next.
+        step: distance from one of the `d` to the next.
+
+    >>> import torch
+    >>> stored = torch.arange(12.).reshape(2, 3, 2)                     # (D, heads, d)
+    >>> Strided(starts=(0, 2, 4), rows=2, width=2, row_step=6).read(stored)[1]
+    tensor([[2., 3.],
+            [8., 9.]])
+    """
+
+    starts: tuple[int, ...]
+    rows: int
+    width: int
+    row_step: int
+    step: int = 1
+
+    @property
+    def heads(self) -> int:
+        """Number of heads."""
+        return len(self.starts)
+
+    def views(self, storage: Tensor) -> list[Tensor]:
+        """Per head, a `(D, d)` view that aliases the storage."""
+        last = max(self.starts) + (self.rows - 1) * self.row_step + (self.width - 1) * self.step
+        if last >= storage.numel():
+            raise WeightError(
+                f"a stored tensor of shape {tuple(storage.shape)} has {storage.numel()} numbers, but {self.heads} "
+                f"heads of {self.rows} × {self.width} reach number {last}; check the head count"
+            )
+        if not storage.is_contiguous():
+            raise WeightError(f"a stored tensor of shape {tuple(storage.shape)} does not lie in memory in order")
+        shape, strides, first = (self.rows, self.width), (self.row_step, self.step), storage.storage_offset()
+        return [storage.as_strided(shape, strides, first + start) for start in self.starts]
+
+    def read(self, storage: Tensor) -> Tensor:
+        """Copy out `(heads, D, d)`."""
+        return stack(self.views(storage))
+
+    def write_(self, storage: Tensor, weight: Tensor) -> None:
+        """Copy `(heads, D, d)` in; every number outside these heads keeps its bits."""
+        for view, head in zip(self.views(storage), weight, strict=True):
+            view.copy_(head)
+
+    def shape(self, storage: Tensor) -> tuple[int, int, int]:
+        """`(heads, D, d)`, known on the meta device too."""
+        return self.heads, self.rows, self.width
+
+    def stored_shape(self, storage: Tensor) -> tuple[int, int]:
+        """`(in, out)` of these heads: the rest of the parameter may be of other layers."""
+        return self.rows, self.heads * self.width
+
+
+AnyLayout = Layout | Strided
+
+
+def on_matrix(layout: AnyLayout) -> Layout:
+    """Return a layout if its heads are rows or columns of a stored matrix, else raise."""
+    if isinstance(layout, Strided):
+        raise WeightError(
+            "these weights lie in a parameter of more than two axes, or in a bank of several layers: a head is no set "
+            "of rows or columns of a stored matrix, which this needs; leave these layers out"
+        )
+    return layout
 
 
 def stack(tensors: list[Tensor]) -> Tensor:

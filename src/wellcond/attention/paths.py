@@ -51,6 +51,15 @@ def join(*parts: str) -> str:
     return ".".join(part for part in parts if part)
 
 
+def inside(path: str, outer: str) -> bool:
+    """Return whether a module is another one, or within it.
+
+    >>> inside("blocks.0.attn", "blocks.0"), inside("blocks.0", "blocks.0"), inside("blocks.01", "blocks.0")
+    (True, True, False)
+    """
+    return not outer or path == outer or path.startswith(outer + ".")
+
+
 def children(module: nn.Module) -> Iterator[tuple[str, nn.Module]]:
     """Yield the unwrapped children of an unwrapped module with their names."""
     for name, child in module._modules.items():

@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from wellcond._core.checked import checked
 from wellcond._core.deferred_torch import is_dtensor
 from wellcond._core.short_repr import short_repr
-from wellcond.attention.layouts import Layout, as_matrix
+from wellcond.attention.layouts import AnyLayout, Layout
 from wellcond.attention.storage import assign_, fetch, full, write_refusal
 from wellcond.errors import WeightError
 
@@ -39,7 +39,7 @@ class Slot:
     """One role's numbers inside one parameter: the parameter's canonical path, and a layout."""
 
     path: str
-    layout: Layout
+    layout: AnyLayout
 
 
 @dataclass(frozen=True)
@@ -76,14 +76,12 @@ class Projection:
     @property
     def shape(self) -> tuple[int, int, int]:
         """`(heads, D, d)`, known on the meta device too."""
-        stored = as_matrix(self.parameter())
-        return self.heads, stored.shape[1 - self.weight.layout.axis], self.width
+        return self.weight.layout.shape(self.parameter())
 
     @property
     def stored_shape(self) -> tuple[int, int]:
-        """`(in, out)` of the whole stored matrix, which may hold several roles."""
-        rows, columns = as_matrix(self.parameter()).shape
-        return (columns, rows) if self.weight.layout.axis == 0 else (rows, columns)
+        """`(in, out)` of the whole stored matrix, which may hold several roles; of these heads alone in a bank."""
+        return self.weight.layout.stored_shape(self.parameter())
 
     def parameter(self) -> Tensor:
         """Return the tensor that holds the weights now."""

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
@@ -19,6 +19,13 @@ from torch import Tensor
 from wellcond.attention.projection import Projection
 from wellcond.attention.roles import QKV
 from wellcond.attention.view import AttentionLayer
+from wellcond.errors import WellcondError
+
+if TYPE_CHECKING:  # verify.py builds on this file
+    from wellcond.attention.verify import Verification
+
+
+MASKED = -60.0  # masks are −inf, −10000, or −100 (Swin): e^−60 is below rounding error
 
 
 @dataclass
@@ -32,6 +39,9 @@ class Call:
         reads: what each role's own sub-module was given, `(…, D)`; a role is absent if it has no module of its own.
         written: what the output projection's module returned, if it has one.
         output: what the attention module returned.
+        replay: the replay that rebuilt this call's own output; None where none did, or nobody has tried.
+        verification: how closely it did.
+        dtype: to replay in, where it is not the model's own.
     """
 
     layer: AttentionLayer
@@ -41,13 +51,51 @@ class Call:
     written: Tensor | None = None
     output: Any = None
     given: tuple[tuple[Any, ...], dict[str, Any]] = ((), {})  # the same arguments as they were passed
+    replay: Replay | None = None
+    verification: Verification | None = None
+    dtype: torch.dtype | None = None
 
     def argument(self, *names: str) -> Any:
         """Return the first of these arguments that was given and is not None."""
         return next((self.arguments[n] for n in names if self.arguments.get(n) is not None), None)
 
+    @property
+    def verified(self) -> Replay:
+        """The replay that rebuilt this call's output, or an error that says why there is none."""
+        if self.replay is None:
+            raise WellcondError(f"'{self.layer.name}' is not measured: {self.refusal}")
+        return self.replay
+
+    @property
+    def refusal(self) -> str:
+        """Why no replay rebuilt this call's output; empty if one did."""
+        return "it was not verified" if self.verification is None else self.verification.words
+
+    def tokens(self) -> dict[str, Tensor]:
+        """What Q, K and V read, `(B, N, D)` each."""
+        return self.verified.tokens(self)
+
+    def mixing(self) -> Mixing:
+        """The score-and-mix of this call."""
+        return self.verified.mixing(self)
+
 
 Mixing = Callable[[Tensor, Tensor, Tensor], Tensor]
+
+
+@dataclass(frozen=True)
+class Attended:
+    """How every query attends, `(B, H, N, T)` each.
+
+    Args:
+        logits: what the softmax normalises.
+        probabilities: its result.
+        hidden: where a mask takes a key out whatever the logits are; None if nowhere.
+    """
+
+    logits: Tensor
+    probabilities: Tensor
+    hidden: Tensor | None
 
 
 def _same(x: Tensor) -> Tensor:
@@ -88,6 +136,13 @@ class Softmax:
         """`(B, H, N, T)`, rows sum to one; a query that sees no key (padding on the left) has a row of zeros."""
         return self.normalise(self.logits(q, k))
 
+    def attended(self, q: Tensor, k: Tensor) -> Attended:
+        """Logits, probabilities and masks, `(B, H, N, T)`."""
+        logits = self.logits(q, k)
+        return Attended(
+            logits, self.normalise(logits), None if self.hidden is None else self.hidden.expand(logits.shape)
+        )
+
     def normalise(self, logits: Tensor) -> Tensor:
         """Probabilities from logits at hand."""
         blind = (logits == float("-inf")).all(-1, keepdim=True)
@@ -95,11 +150,8 @@ class Softmax:
 
     @property
     def hidden(self) -> Tensor | None:
-        """True where the bias takes a key out whatever the logits are, broadcasting to `(B, H, N, T)`; None if nowhere.
-
-        Masks are −inf, −10000, or −100 (Swin): e^−60 is below rounding error.
-        """
-        return None if self.bias is None else self.bias < -60
+        """True where the bias takes a key out whatever the logits are, `(…, N, T)` that broadcasts; None if nowhere."""
+        return None if self.bias is None else self.bias < MASKED
 
     def __call__(self, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
         """Mix the values: `(B, H, N, d_v)`."""
@@ -128,6 +180,22 @@ def additive(mask: Tensor, like: Tensor | None = None) -> Tensor:
 def as_sequences(x: Tensor) -> Tensor:
     """`(…, D)` to `(B, N, D)`: a grid becomes a sequence, a bare sequence a batch of one."""
     return x[None] if x.ndim == 2 else x.flatten(1, -2)
+
+
+def shared_tensors(tokens: dict[str, Tensor]) -> dict[str, Tensor]:
+    """One tensor for roles that read the same tokens.
+
+    >>> x = shared_tensors({"query": torch.ones(2), "key": torch.ones(2), "value": torch.zeros(2)})
+    >>> x["query"] is x["key"], x["query"] is x["value"]
+    (True, False)
+    """
+    found: list[Tensor] = []
+    shared = {}
+    for role, x in tokens.items():
+        same = next((y for y in found if y is x or (y.shape == x.shape and torch.equal(x, y))), None)
+        found.append(x)
+        shared[role] = x if same is None else same
+    return shared
 
 
 def tokens_by_projection(call: Call) -> dict[str, Tensor]:
@@ -168,6 +236,7 @@ class Replay:
         assemble: from the mixed values `(B, H, N, d)` to what the output projection reads, `(…, H·d)`.
         finish: from the output projection's result to what `target` returns.
         target: the module's own result.
+        guess: whether it is made from names and sizes, so that more is asked of it.
     """
 
     mixing: Callable[[Call], Mixing]
@@ -175,6 +244,7 @@ class Replay:
     assemble: Callable[[Call, Tensor], Tensor] = concatenate_heads
     finish: Callable[[Call, Tensor], Tensor] = lambda call, x: x
     target: Callable[[Call], Tensor] = output_of_layer
+    guess: bool = False
 
 
 def project(projection: Projection, tokens: Tensor) -> Tensor:

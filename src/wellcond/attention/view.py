@@ -16,6 +16,7 @@ from torch import nn
 
 from wellcond._core.checked import checked
 from wellcond._core.short_repr import short_repr
+from wellcond.attention.layouts import Layout, Strided
 from wellcond.attention.paths import resolve
 from wellcond.attention.projection import Projection
 from wellcond.attention.roles import QKV, ROLES
@@ -79,6 +80,9 @@ class AttentionLayer:
         scale: logit scale before the softmax, None where it has no single number.
         cross: whether keys and values may come from another sequence.
         replay: the layer's own score-and-mix as a function of Q, K, V; None where there is none yet.
+        standing: how far the view is known: `"described"` by its class, `"guessed"` from names and sizes, `"verified"`
+            or `"refused"` by a pass.
+        reason: why it is refused.
 
     >>> import torch, wellcond as wc
     >>> layer = wc.attention_layers(torch.nn.TransformerEncoderLayer(8, 2, batch_first=True))[0]
@@ -99,6 +103,13 @@ class AttentionLayer:
     replay: Replay | None = field(default=None, repr=False, compare=False)
     block: ResidualBlock | None = field(default=None, repr=False, compare=False)
     root: nn.Module | None = field(default=None, repr=False, compare=False)
+    standing: str = field(default="described", compare=False)
+    reason: str = field(default="", compare=False)
+
+    @property
+    def path(self) -> str:
+        """Canonical path of the attention module: the name without the number of a second site in one module."""
+        return self.name.partition("#")[0]
 
     @property
     def module(self) -> nn.Module:
@@ -106,7 +117,7 @@ class AttentionLayer:
         if self.root is None:
             raise WeightError(f"the view of '{self.name}' is not bound: get it from wc.attention_layers(model)")
         try:
-            return resolve(self.root, self.name)
+            return resolve(self.root, self.path)
         except KeyError as error:
             raise WeightError(f"'{self.name}' is no longer in the model ({error}); make the views again") from error
 
@@ -159,7 +170,9 @@ class AttentionLayer:
             mixed = low.heads > 1 and low.starts[-1] > high.starts[0]
             words.append("fused head-interleaved" if mixed else "fused block")
             words.extend(["q + fused kv"] if len(shared) == 2 and len(slots) == 3 else [])
-        if any(slot.layout.axis for slot in slots):
+        if any(isinstance(slot.layout, Strided) for slot in slots):
+            words.append("strided")
+        if any(isinstance(slot.layout, Layout) and slot.layout.axis for slot in slots):
             words.append("transposed")
         if self.num_kv_heads != self.num_heads:
             words.append("grouped-query")
@@ -182,11 +195,11 @@ class AttentionLayer:
 
     @checked
     def verify(self, inputs: Any) -> Verification:
-        """Rebuild the module's own output from this view and its replay; see `wellcond.attention.verify`.
+        """Rebuild the module's own output from this view; see `wellcond.attention.observe.verify`.
 
         Args:
             inputs: a batch for the *model*: a tensor, a tuple of positional or a dict of keyword arguments.
         """
-        from wellcond.attention.verify import verify
+        from wellcond.attention.observe import verify
 
         return verify(self, inputs)

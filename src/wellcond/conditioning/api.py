@@ -9,7 +9,7 @@ from torch import nn
 from wellcond._core.checked import checked
 from wellcond._core.keyed_random import neutral
 from wellcond._core.user_warnings import warn_user
-from wellcond.attention.find import attention_layers
+from wellcond.attention.find import chosen_layers
 from wellcond.attention.layers import LayerFilter
 from wellcond.attention.roles import QKV
 from wellcond.conditioning.detect_corrections import settled
@@ -68,7 +68,7 @@ def condition_(
     """
     cls = _checked_method(method, mode, strength, options)
     safe = issubclass(cls, FixedCorrection) and (strength is None or strength == SAFE)
-    found = attention_layers(model).select(layers)
+    found = chosen_layers(model, layers)
     by_role = strengths(1.0 if safe else strength, roles, cls.strength_default or 1.0)  # type: ignore[arg-type]
     wanted, chosen, original = cls(model, found, by_role, dict(cls.defaults) | options), "", as_original is not False
     there = handles_with_claims_of(wanted)

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from wellcond._core.checked import checked
 from wellcond._core.result_table import ResultTable, Tabular
-from wellcond.attention.find import attention_layers
+from wellcond.attention.find import chosen_layers
 from wellcond.attention.layers import AttentionLayers, LayerFilter
 from wellcond.attention.paths import join, resolve, unwrap, walk
 from wellcond.attention.storage import split_path
@@ -127,7 +127,7 @@ def without_layernorm(model: nn.Module, layers: LayerFilter = None, *, final: bo
     norm2  LayerNorm
     >>> norms.undo_()
     """
-    found = attention_layers(model).select(layers)
+    found = chosen_layers(model, layers)
     check_unwrapped(model, "without_layernorm")
     for layer in found:
         if layer.block is None:

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from wellcond._core.deferred_torch import is_dtensor
 from wellcond.attention.layers import AttentionLayers
-from wellcond.attention.layouts import Layout
+from wellcond.attention.layouts import AnyLayout
 from wellcond.attention.paths import resolve
 from wellcond.attention.projection import Projection
 from wellcond.attention.roles import QKV
@@ -34,7 +34,7 @@ class TargetHeads:
     strength: float
 
     @property
-    def layout(self) -> Layout:
+    def layout(self) -> AnyLayout:
         """The place of the heads in the parameter."""
         return self.projection.weight.layout
 
@@ -121,8 +121,8 @@ def weights_of(layers: AttentionLayers, strength: Mapping[str, float]) -> list[T
         layers: the layers to condition.
         strength: `{role: strength}`; a role that is absent or zero is left alone.
     """
-    grouped: dict[str, dict[Layout, TargetHeads]] = {}
-    first: dict[tuple[int, Layout], TargetHeads] = {}
+    grouped: dict[str, dict[AnyLayout, TargetHeads]] = {}
+    first: dict[tuple[int, AnyLayout], TargetHeads] = {}
     for layer in layers:
         for role, projection in layer.projections(*QKV):
             if not strength.get(role):

@@ -14,11 +14,10 @@ from torch import Tensor, nn
 from wellcond._core.argument_types import Bytes
 from wellcond._core.checked import checked
 from wellcond._core.progress import bar
-from wellcond.attention.find import attention_layers
 from wellcond.diagnosis.measure.budget import BUDGET, exact_operations
 from wellcond.diagnosis.measure.jacobians import JacobianOptions
 from wellcond.diagnosis.measure.layers import layer_record, with_conditioning
-from wellcond.diagnosis.measure.probe import Loss, Seen, gradients, look_at_layers
+from wellcond.diagnosis.measure.probe import Loss, Seen, gradients, look_at_model
 from wellcond.diagnosis.measure.weights import trained_weights
 from wellcond.diagnosis.result import Diagnosis
 from wellcond.diagnosis.verdicts import judge
@@ -51,6 +50,8 @@ def diagnose(
     """Measure the conditioning of every attention layer of a model on a batch.
 
     One eager pass in evaluation mode; the model's mode, random numbers, gradients, buffers and kernels stay the same.
+    A layer's attention is measured only if its replay, or its own recorded steps, rebuild on this batch what its module
+    computed; one that nothing rebuilds is listed as refused, with its weights' spectra and the largest difference.
 
     Args:
         model: any model with attention that `wc.attention_layers` finds.
@@ -75,8 +76,8 @@ def diagnose(
     >>> len(d.layers[0].heads), d.layers[0].tokens, d.layers[0].jacobian[0].condition.structural_rank
     (2, 6, 24)
     """
-    found = attention_layers(model)
-    chosen = found.select(layers)
+    look = look_at_model(model, batch).of(layers)
+    chosen, seen = look.layers, look.seen
     if not len(chosen):
         raise WellcondError("there is no layer to diagnose: layers=[] picks none")
     limits, options = thresholds or Thresholds(), None
@@ -85,7 +86,6 @@ def diagnose(
         options = JacobianOptions(rows, None, heads, tuple(sequences), vertical, max_memory, budget)
     trained = trained_weights(model)
     slopes = {} if loss is None or loss is False else gradients(chosen, batch, loss)
-    seen = look_at_layers(chosen, batch)
     seconds = _seconds(seen, options) if progress else 0.0
     said = f"diagnose: exact κ(J), about {_duration(seconds)}" if seconds > ANNOUNCED_SECONDS else "diagnose"
     records = [
@@ -96,7 +96,7 @@ def diagnose(
         type(chosen[0].root).__name__,
         description or describe_batch(batch),
         tuple(judge(record, limits) for record in with_conditioning(model, chosen, records)),
-        tuple({"name": item.name, "cls": item.cls, "reason": item.reason} for item in found.unclaimed),
+        tuple({"name": item.name, "cls": item.cls, "reason": item.reason} for item in chosen.unclaimed),
         {"jacobian": None if options is None else asdict(options), "thresholds": asdict(limits)},
         {"python": platform.python_version(), "torch": str(torch.__version__), "wellcond": version("wellcond")},
     )

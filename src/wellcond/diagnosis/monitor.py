@@ -17,7 +17,7 @@ from wellcond._core.argument_types import Count, Folder, Range
 from wellcond._core.checked import checked
 from wellcond._core.deferred_torch import is_dtensor
 from wellcond._core.user_warnings import warn_user
-from wellcond.attention.find import attention_layers
+from wellcond.attention.find import attention_layers, from_structure
 from wellcond.attention.layers import AttentionLayers
 from wellcond.diagnosis.journal import Journal
 from wellcond.diagnosis.measure.jacobians import JacobianOptions
@@ -113,7 +113,10 @@ class Monitor:
         if not tiers:
             raise WellcondError(f"tiers are some of {', '.join(TIERS)}; got {tiers!r}")
         self.model, self.batch, self.log, self.alarms = model, batch, log, alarms
-        self.layers: AttentionLayers = attention_layers(model).select(layers)
+        self._filter = layers
+        self._observed = False
+        known = from_structure(model)
+        self.layers: AttentionLayers = (known if len(known) else attention_layers(model, batch)).select(layers)
         self.schedule = Schedule(tuple(tiers), every, 0.01 if budget is None else budget)
         self.steps = -1
         if not len(self.layers):
@@ -121,7 +124,6 @@ class Monitor:
         self.thresholds = thresholds or Thresholds()
         self._heads, self._size = min(heads, sum(layer.num_heads for layer in self.layers)), size
         self._known: set[tuple[str, str, str]] = set()
-        self._turns = cycle(_rotation(self.layers))
         self._sharded = any(is_dtensor(p) for p in model.parameters())
         if self._sharded and every is None:
             raise WellcondError(
@@ -177,19 +179,24 @@ class Monitor:
 
     @torch.no_grad()
     def _measure(self, tier: str) -> list[LayerRecord]:
+        if not self._observed:  # when the model is where it is trained
+            self.layers = attention_layers(self.model, self.batch).select(self._filter)
+            self._turns, self._observed = cycle(_rotation(self.layers)), True
         if tier == "weights":
             trained = trained_weights(self.model)
             unseen = [Seen(layer, None, None) for layer in self.layers]
             return [layer_record(seen, attention=False, trained=trained, brief=True) for seen in unseen]
         if tier == "attention":
-            return [layer_record(seen, weights=False) for seen in look_at_layers(self.layers, self.batch, norms=False)]
+            return [layer_record(seen, weights=False) for seen in look_at_layers(self.layers, self.batch)]
         chosen: dict[str, list[int]] = {}
         for name, head in islice(self._turns, self._heads):
             chosen.setdefault(name, []).append(head)
+        if not chosen:
+            return []
         options = {name: JacobianOptions(size=self._size, heads=sorted(heads)) for name, heads in chosen.items()}
         return [
             layer_record(seen, weights=False, attention=False, jacobian=options[seen.layer.name], brief=True)
-            for seen in look_at_layers(self.layers.select(list(chosen)), self.batch, norms=False)
+            for seen in look_at_layers(self.layers.select(list(chosen)), self.batch)
         ]
 
     def _warn(self, tier: str, concerns: Sequence[Concern]) -> None:
@@ -214,8 +221,8 @@ class Monitor:
 
 
 def _rotation(layers: AttentionLayers) -> list[tuple[str, int]]:
-    """Every head of every layer that has a replay, another layer each time."""
-    known = [layer for layer in layers if layer.replay is not None]
+    """Every head of every verified layer, another layer each time."""
+    known = [layer for layer in layers if layer.standing == "verified"]
     most = max((layer.num_heads for layer in known), default=0)
     return [(layer.name, head) for head in range(most) for layer in known if head < layer.num_heads]
 

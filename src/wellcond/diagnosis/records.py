@@ -9,6 +9,8 @@ from wellcond._core.safe_text import visible
 from wellcond.jacobian.result import Bound, ConditionNumber
 from wellcond.propagation.thresholds import ConcernKind, Severity
 
+REFUSED = "refused"  # how the note of a layer begins whose attention nothing has rebuilt
+
 
 @dataclass(frozen=True)
 class Spectrum:

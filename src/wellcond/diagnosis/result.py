@@ -19,7 +19,7 @@ from wellcond.diagnosis.maps import head_rows
 from wellcond.diagnosis.quantities import QUANTITIES
 from wellcond.diagnosis.quantity import Column, Quantity
 from wellcond.diagnosis.readings import LayerView
-from wellcond.diagnosis.records import Concern, JacobianRecord, LayerRecord
+from wellcond.diagnosis.records import REFUSED, Concern, JacobianRecord, LayerRecord
 from wellcond.diagnosis.schema import SCHEMA
 from wellcond.diagnosis.verdicts import by_kind, common_remedy, gravest_first
 from wellcond.propagation.thresholds import Severity
@@ -94,9 +94,10 @@ class Diagnosis(Tabular):
         if self.concerns:
             worst = [Graded(severity, f"  {line}") for severity, line in _grouped(self.concerns)[:5]]
             notes += ["", "worst", *worst]
-        if self.skipped:
-            notes += ["", "not measured"]
-            notes += [visible(f"  {s['name']} ({s['cls']}): {s['reason']}") for s in self.skipped]
+        refused = [f"  {layer.name}: {layer.note}" for layer in self.layers if layer.note.startswith(REFUSED)]
+        left_out = refused + [f"  {s['name']} ({s['cls']}): {s['reason']}" for s in self.skipped]
+        if left_out:
+            notes += ["", "not measured", *map(visible, left_out)]
         header = ["layer", *(column.header for column in columns), "verdict"]
         return ResultTable(header, rows, title, notes, [layer.severity for layer in layers])
 
@@ -181,7 +182,8 @@ def _row(layer: LayerRecord, columns: Mapping[Column, Sequence[Quantity]]) -> li
     codes = [code for code in (layer.code, *(head.code for head in layer.heads)) if code]
     counted = [f"{code} ({codes.count(code)})" if codes.count(code) > 1 else code for code in dict.fromkeys(codes)]
     cells = [_cell(view, column, own) for column, own in columns.items()]
-    return [layer.name, *cells, ", ".join(counted) or layer.note or "ok"]
+    note = REFUSED if layer.note.startswith(REFUSED) else layer.note
+    return [layer.name, *cells, ", ".join(counted) or note or "ok"]
 
 
 def _cell(view: LayerView, column: Column, quantities: Sequence[Quantity]) -> str:

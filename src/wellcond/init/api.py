@@ -11,7 +11,7 @@ from torch import nn
 
 from wellcond._core.checked import checked
 from wellcond._core.keyed_random import neutral
-from wellcond.attention.find import attention_layers
+from wellcond.attention.find import chosen_layers
 from wellcond.attention.layers import AttentionLayers
 from wellcond.attention.layers import LayerFilter as LayerFilter
 from wellcond.attention.roles import ROLES
@@ -48,13 +48,13 @@ def plan(
     True
     """
     chosen = as_scheme(scheme, options)
-    found = attention_layers(model).select(layers)
+    found = chosen_layers(model, layers)
     if generator is not None:
         seed = int(torch.randint(2**62, (), generator=generator, device=generator.device))
     made = Plan(found, chosen, seed)
     kept: list[AttentionLayer] = []
     for layer in found:
-        reason = chosen.applies(layer)
+        reason = layer.reason or chosen.applies(layer)
         if reason is None:
             kept.append(layer)
         elif on_inapplicable == "skip":

@@ -241,6 +241,12 @@ class Plan(Tabular):
         frozen = sum(not entry.projection.parameter().requires_grad for entry in self.entries)
         if frozen:
             notes.append(f"{frozen} of these rows are frozen parameters (requires_grad is False), written all the same")
+        guessed = sum(layer.standing == "guessed" for layer in self.layers)
+        if guessed:
+            notes.append(
+                f"{guessed} of {len(self.layers)} layers are guessed from names and sizes; to have them checked, or "
+                "found, by a pass: layers=wc.attention_layers(model, batch)"
+            )
         notes += [visible(f"skipped {name}: {reason}") for name, reason in self.skipped]
         if self.written_to is not None:
             notes.append(f"written to {self.written_to}")

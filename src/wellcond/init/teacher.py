@@ -18,7 +18,7 @@ from torch import Tensor, nn
 from wellcond._core.keyed_random import Draw
 from wellcond.attention.find import attention_layers
 from wellcond.attention.layers import AttentionLayers
-from wellcond.attention.layouts import Layout
+from wellcond.attention.layouts import Layout, on_matrix
 from wellcond.attention.paths import join, walk
 from wellcond.attention.roles import QKV
 from wellcond.attention.storage import FLOAT_DTYPES, full
@@ -167,7 +167,8 @@ def _fused_layouts(layers: AttentionLayers) -> dict[str, tuple[int, tuple[Layout
     for layer in layers:
         for _, projection in layer.projections(*QKV):
             slot = projection.weight
-            found.setdefault(slot.path, []).append((slot.layout.axis, slot.layout))
+            layout = on_matrix(slot.layout)
+            found.setdefault(slot.path, []).append((layout.axis, layout))
             if projection.bias is not None and projection.bias_layout is not None:
                 found.setdefault(projection.bias, []).append((0, projection.bias_layout))
     return {path: (items[0][0], tuple(i[1] for i in items)) for path, items in found.items() if len(items) > 1}

@@ -9,9 +9,9 @@ import torch
 from torch import Tensor
 
 from wellcond._core.checked import checked
-from wellcond.attention.capture import capture
 from wellcond.attention.higher_precision import widened
-from wellcond.attention.replay import Call, Mixing, Softmax, project
+from wellcond.attention.observe import verified_call
+from wellcond.attention.replay import Call, Mixing, Softmax, project, shared_tensors
 from wellcond.attention.roles import QKV
 from wellcond.attention.view import AttentionLayer
 from wellcond.errors import NotFiniteError, WellcondError
@@ -41,14 +41,10 @@ def heads_of(
     layer: AttentionLayer, inputs: Any, heads: Sequence[int] | None = None, *, sequences: Sequence[int] | None = None
 ) -> Iterator[Head]:
     """Yield heads of a layer (all if None), one after the other; see `head_of`."""
-    call = inputs if isinstance(inputs, Call) else capture([layer], inputs)[0]
-    if call is None:
-        raise WellcondError(f"'{layer.name}' was not called on this input; give one that reaches it")
-    if layer.replay is None:
-        raise WellcondError(f"'{layer.name}' ({layer.kind}) has no replay, so its Jacobian is not known")
+    call = inputs if isinstance(inputs, Call) else verified_call(layer, inputs)
     precise = widened(call)
     roles = dict(layer.projections(*QKV))
-    tokens = {role: x for role, x in layer.replay.tokens(precise).items() if role in roles}
+    tokens = {role: x for role, x in precise.tokens().items() if role in roles}
     chosen = torch.tensor(range(len(tokens["value"])) if sequences is None else list(sequences), dtype=torch.long)
     if not len(chosen) or not 0 <= int(chosen.min()) <= int(chosen.max()) < len(tokens["value"]):
         raise WellcondError(f"'{layer.name}' read {len(tokens['value'])} sequences, there are no {chosen.tolist()}")
@@ -57,9 +53,9 @@ def heads_of(
         raise NotFiniteError(f"what '{layer.name}' reads, or its weights, are not finite: it has no Jacobian")
     weights = {role: projection.read().to(tokens[role]) for role, projection in roles.items()}
     biases = {role: bias.to(tokens[role]) for role, p in roles.items() if (bias := p.read_bias()) is not None}
-    mixing = layer.replay.mixing(precise)
-    resolution = next(iter(layer.replay.tokens(call).values())).dtype
-    some = _shared({role: x[chosen] for role, x in tokens.items()})
+    mixing = precise.mixing()
+    resolution = next(iter(call.tokens().values())).dtype
+    some = shared_tensors({role: x[chosen] for role, x in tokens.items()})
     for head in range(layer.num_heads) if heads is None else heads:
         if not 0 <= head < layer.num_heads:
             raise WellcondError(f"'{layer.name}' has {layer.num_heads} heads, there is no head {head}")
@@ -71,17 +67,6 @@ def heads_of(
             one_head(mixing, whole, chosen, head, index),
             torch.finfo(resolution).eps,
         )
-
-
-def _shared(tokens: dict[str, Tensor]) -> dict[str, Tensor]:
-    """One tensor for roles that read the same tokens."""
-    found: list[Tensor] = []
-    shared = {}
-    for role, x in tokens.items():
-        same = next((y for y in found if y.shape == x.shape and torch.equal(x, y)), None)
-        found.append(x)
-        shared[role] = x if same is None else same
-    return shared
 
 
 def one_head(mixing: Mixing, whole: dict[str, Tensor], chosen: Tensor, head: int, index: dict[str, int]) -> Mixing:

@@ -8,6 +8,8 @@ Jacobian it is a reference curve and no bound.
 
 from __future__ import annotations
 
+import math
+
 import torch
 from torch import Tensor
 
@@ -50,7 +52,7 @@ def bound(head: Head, *, tokens: float | None = None) -> Bound | None:
     softmax = softmax_condition(p.flatten(0, 1), visible.flatten(0, 1))
     w_q, w_k, w_v = (_condition(head.weights[role]) for role in QKV)
     value = None if softmax is None else tokens**3 * softmax * w_v * (w_q + w_k) + tokens * probabilities
-    return Bound(value, tokens, probabilities, softmax)
+    return Bound(None if value is None or math.isnan(value) else value, tokens, probabilities, softmax)
 
 
 def tokens_condition(head: Head) -> float:
@@ -59,8 +61,10 @@ def tokens_condition(head: Head) -> float:
 
 
 def _condition(matrix: Tensor) -> float:
-    """κ over the singular values that are not zero, of all matrices together."""
+    """κ over the singular values that are not zero, of all matrices together; NaN if all are."""
     sigma = svdvals(matrix)
+    if not sigma.any():
+        return math.nan
     return float(sigma.max() / sigma[sigma > zero_below(sigma.max(), max(matrix.shape[-2:]))].min())
 
 

@@ -15,7 +15,7 @@ from wellcond._core.checked import checked
 from wellcond._core.result_table import ResultTable, Tabular
 from wellcond.attention.capture import evaluating
 from wellcond.attention.paths import unwrap
-from wellcond.diagnosis.measure.probe import undisturbed
+from wellcond.attention.undisturbed import undisturbed
 from wellcond.placement.batch_statistics import BatchStatistics
 from wellcond.placement.block_architecture import behind_norm, block_architecture, stream_before
 from wellcond.placement.expected_rows import ExpectedRows, expected_rows, harmonic_mean

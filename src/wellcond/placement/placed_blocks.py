@@ -13,9 +13,10 @@ from wellcond.attention.capture import evaluating
 from wellcond.attention.find import attention_layers
 from wellcond.attention.layers import AttentionLayers
 from wellcond.attention.paths import resolve
+from wellcond.attention.undisturbed import undisturbed
 from wellcond.attention.view import AttentionLayer
 from wellcond.diagnosis.measure.layers import layer_record
-from wellcond.diagnosis.measure.probe import Seen, undisturbed
+from wellcond.diagnosis.measure.probe import Seen
 from wellcond.diagnosis.records import LayerRecord
 from wellcond.errors import WellcondError
 from wellcond.placement.activation import MLPActivation, find_activation
@@ -86,7 +87,7 @@ def place_blocks(model: nn.Module, batch: Any) -> tuple[list[PlacedBlock], dict[
     >>> placed[0].wiring.norm, skipped
     ('post', {})
     """
-    layers = attention_layers(model)
+    layers = attention_layers(model, batch)
     root = layers[0].root
     assert root is not None
     watched = watch(layers, batch)
@@ -118,8 +119,8 @@ def _placed(seen: Seen, layers: AttentionLayers, watched: Watched, last: PlacedB
         raise NotPlaced("its block holds more than one attention layer, such as cross-attention")
     if call is None:
         raise NotPlaced("it was not called on this batch")
-    if layer.replay is None:
-        raise NotPlaced("its attention cannot be replayed, so its rows cannot be measured")
+    if call.replay is None:
+        raise NotPlaced(f"its attention is refused: {call.refusal}")
     if block.name not in watched.streams:
         raise NotPlaced("its block does not take and give a stream of tokens")
     wiring = find_wiring(seen, watched)

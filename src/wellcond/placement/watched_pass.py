@@ -80,12 +80,11 @@ def watch(layers: AttentionLayers, batch: Any) -> Watched:
         if layer.block
         for p in (*layer.block.mlp_in, *layer.block.mlp_out)
     }
-    wanted = blocks | matrices | set(norms) | {layer.name for layer in layers}
+    wanted = blocks | matrices | set(norms) | {layer.path for layer in layers}
     modules = {path: module for path, module in walk(root) if path in wanted}
     modules |= {path: _called(root, path) for path in blocks}
     watched = Watched([], {}, norms, {})
-    with _hooked(modules, watched, blocks):
-        watched.seen.extend(look_at_layers(layers, batch, norms=False))
+    watched.seen.extend(look_at_layers(layers, batch, _hooked(modules, watched, blocks)))
     return watched
 
 

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import math
 import re
+from dataclasses import replace
 
 from torch import nn
 
@@ -61,7 +62,7 @@ def describe_by_structure(module: nn.Module, name: str) -> AttentionLayer | None
         return None
     query, _, value = parts
     scale = _scale(module)
-    return build.layer(
+    found = build.layer(
         name,
         parts,
         find_output(module, name, heads, value),
@@ -69,6 +70,7 @@ def describe_by_structure(module: nn.Module, name: str) -> AttentionLayer | None
         scale=query.width**-0.5 if scale is None or math.isclose(scale, query.width**0.5) else scale,
         cross="cross" in f"{name} {type(module).__name__}".lower(),
     )
+    return replace(found, standing="guessed")
 
 
 def looks_like_attention(module: nn.Module) -> bool:

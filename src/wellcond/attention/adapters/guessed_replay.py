@@ -88,4 +88,4 @@ def _candidates(call: Call, q: Tensor, k: Tensor) -> Iterator[Softmax]:
     yield from (Softmax(scale, bias) for scale in sorted(scales) for bias in biases)
 
 
-GUESSED = Replay(_mixing, _tokens, finish=_finish)
+GUESSED = Replay(_mixing, _tokens, finish=_finish, guess=True)

@@ -24,9 +24,22 @@ if TYPE_CHECKING:
 
 
 @command
-def inspect_command(model: Model, json: Json = False) -> None:
-    """List the attention layers of a model: heads, widths, storage, and what was not recognised."""
-    layers = wc.attention_layers(model_shapes(model))
+def inspect_command(
+    model: Model,
+    inputs: Annotated[
+        str | None, typer.Option(help="'random': run the model on a small batch, and verify or find each layer by it.")
+    ] = None,
+    seed: Annotated[int, typer.Option(help="Of fresh weights and random inputs.")] = 0,
+    json: Json = False,
+) -> None:
+    """List the attention layers of a model: heads, widths, storage, how far each is known, and what has no view."""
+    if inputs not in (None, "random"):
+        raise WellcondError(f"--inputs is random, got '{inputs}'; wellcond diagnose takes images and text")
+    if inputs is None:
+        layers = wc.attention_layers(model_shapes(model))
+    else:
+        built, fed = _model_and_inputs(model, seed, None, False, images=None, text=None, batch=2, tokens=None)
+        layers = wc.attention_layers(built, fed.batch)
     echo(to_json({"model": model} | layers_data(layers)) if json else filled(str(layers)))
 
 

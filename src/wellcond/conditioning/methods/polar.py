@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from types import MappingProxyType
 from typing import final
 
@@ -13,7 +14,7 @@ from wellcond._core.deferred_torch import is_dtensor
 from wellcond._core.linalg import svd
 from wellcond._core.polar import polar_rows
 from wellcond._core.short_repr import short_repr
-from wellcond.attention.layouts import Layout, as_matrix
+from wellcond.attention.layouts import AnyLayout, Layout, as_matrix
 from wellcond.attention.storage import WIDE_DTYPES, full, like
 from wellcond.conditioning.method import Correction, register_method
 from wellcond.conditioning.storage.rule import Rule, computing
@@ -38,10 +39,7 @@ class PolarRule(Rule):
         super().__init__()
         self.every = every
         self.parts = [(part.layout, part.strength, part.name) for part in weight.parts]
-        starts = [start for layout, _, _ in self.parts for start in layout.starts]
-        first, length = self.parts[0][0], as_matrix(weight.parameter).shape[0]
-        alike = {(layout.axis, layout.step, layout.width) for layout, _, _ in self.parts} == {(0, 1, first.width)}
-        self.side_by_side = alike and starts == list(range(0, length, first.width))
+        self.side_by_side = _side_by_side([layout for layout, _, _ in self.parts], weight.parameter)
         self.age = 0  # changes of W since the correction was computed
         self.correction: Tensor | None = None  # kept only where it is not a function of W
 
@@ -114,7 +112,7 @@ class PolarRule(Rule):
             rows = weight.view(len(strengths), -1, weight.shape[1])
             return _add_polar(rows, rows.new_tensor(strengths)).view(weight.shape)
         effective = weight.clone(memory_format=torch.contiguous_format)
-        shapes: dict[torch.Size, list[tuple[Layout, float, Tensor]]] = {}
+        shapes: dict[torch.Size, list[tuple[AnyLayout, float, Tensor]]] = {}
         for layout, strength, _ in self.parts:
             rows = layout.read(weight).mT  # as nn.Linear stores them: d rows of D numbers for each head
             shapes.setdefault(rows.shape[1:], []).append((layout, strength, rows))
@@ -127,6 +125,15 @@ class PolarRule(Rule):
                 layout.write_(effective, every[first : first + len(rows)].mT)
                 first += len(rows)
         return effective
+
+
+def _side_by_side(layouts: Sequence[AnyLayout], parameter: Tensor) -> bool:
+    """Return whether the rows of a parameter are those of heads of one width, one after the other."""
+    rows = [layout for layout in layouts if isinstance(layout, Layout) and (layout.axis, layout.step) == (0, 1)]
+    if len(rows) < len(layouts) or len({layout.width for layout in rows}) > 1:
+        return False
+    starts = [start for layout in rows for start in layout.starts]
+    return starts == list(range(0, as_matrix(parameter).shape[0], rows[0].width))
 
 
 def _add_polar(rows: Tensor, strengths: Tensor) -> Tensor:

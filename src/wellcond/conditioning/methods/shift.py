@@ -13,7 +13,7 @@ from torch import Tensor
 from wellcond._core.deferred_torch import is_dtensor
 from wellcond._core.safe_text import visible
 from wellcond._core.short_repr import short_repr
-from wellcond.attention.layouts import Layout
+from wellcond.attention.layouts import AnyLayout
 from wellcond.attention.storage import full, like
 from wellcond.conditioning.guarantee import COSINE, ONE_HOT, TOKENS, ConditioningSummary, shift_bounds
 from wellcond.conditioning.method import FixedCorrection, register_method
@@ -115,7 +115,7 @@ class Shift(FixedCorrection):
             if len(found) == 2:
                 yield layer, found[0], found[1]
 
-    def _identities(self, strength: Mapping[str, float]) -> dict[tuple[str, Layout], Tensor]:
+    def _identities(self, strength: Mapping[str, float]) -> dict[tuple[str, AnyLayout], Tensor]:
         weights = weights_of(self.layers, strength)
         return {(weight.path, part.layout): self.fixed(part) for weight in weights for part in weight.parts}
 

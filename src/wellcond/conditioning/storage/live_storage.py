@@ -9,7 +9,7 @@ from typing import Any, final
 import torch
 from torch import Tensor
 
-from wellcond.attention.layouts import Layout
+from wellcond.attention.layouts import AnyLayout
 from wellcond.attention.storage import assign_, full
 from wellcond.conditioning.model_checks import check_unwrapped
 from wellcond.conditioning.storage.base import Added, Effective, WeightStorage
@@ -35,7 +35,7 @@ class Live(WeightStorage):
         """See `Storage.enter_`."""
         if self.correction.adds_parameters:
             check_unwrapped(self.correction.model, self.correction.name)
-        shared: dict[tuple[int, tuple[Layout, ...]], LiveWeight] = {}
+        shared: dict[tuple[int, tuple[AnyLayout, ...]], LiveWeight] = {}
         for weight in self.weights:
             key = id(weight.parameter), tuple(part.layout for part in weight.parts)
             live = shared.get(key) or LiveWeight(self.correction.rule(weight))

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor, nn
 
 from wellcond._core.deferred_torch import is_dtensor
-from wellcond.attention.layouts import as_matrix
+from wellcond.attention.layouts import as_matrix, on_matrix
 from wellcond.attention.storage import WIDE_DTYPES, like
 
 if TYPE_CHECKING:
@@ -137,8 +137,9 @@ class ScalingRule(Rule):
     def __init__(self, weight: TargetWeight, per_head: bool = False) -> None:
         super().__init__()
         self.path = weight.path
-        self.axis = weight.parts[0].layout.axis
-        starts = [(part.layout, start) for part in weight.parts for start in part.layout.starts]
+        layouts = [on_matrix(part.layout) for part in weight.parts]
+        self.axis = layouts[0].axis
+        starts = [(layout, start) for layout in layouts for start in layout.starts]
         self.groups = len(starts) if per_head else 1
         self.group = torch.full((as_matrix(weight.parameter).shape[self.axis],), self.groups)
         for index, (layout, start) in enumerate(starts):

@@ -10,7 +10,8 @@ from torch import Tensor
 from wellcond._core.linalg import eigenvalues
 from wellcond.attention.capture import evaluating
 from wellcond.attention.higher_precision import widened
-from wellcond.attention.replay import Call, Softmax, project
+from wellcond.attention.recorded.replay import RecordedMixing
+from wellcond.attention.replay import Attended, Call, Softmax, project
 from wellcond.attention.storage import HALF_DTYPES
 from wellcond.attention.view import AttentionLayer
 from wellcond.diagnosis.records import HeadRecord
@@ -22,28 +23,34 @@ def attention_records(layer: AttentionLayer, call: Call) -> tuple[list[HeadRecor
 
     The probabilities are those of the replay, in the model's dtype or float32, whatever kernel the model runs.
     """
-    assert layer.replay is not None
     call = wide_enough(call)
     with evaluating(call.module):
-        tokens, mixing = layer.replay.tokens(call), layer.replay.mixing(call)
-        if not isinstance(mixing, Softmax) or layer.query is None or layer.key is None:
-            return [HeadRecord(head, None, None, None) for head in range(layer.num_heads)], None
-        logits = mixing.logits(project(layer.query, tokens["query"]), project(layer.key, tokens["key"]))
-    p = mixing.normalise(logits)
-    hidden = None if mixing.hidden is None else mixing.hidden.expand(logits.shape)
+        tokens = call.tokens()
+        seen = _attended(layer, call, tokens)
+    if seen is None:
+        return [HeadRecord(head, None, None, None) for head in range(layer.num_heads)], None
+    logits, p, hidden = seen.logits, seen.probabilities, seen.hidden
     keys = torch.full(p.shape[:3], p.shape[3]) if hidden is None else (~hidden).sum(-1).cpu()
-    entropy = _mean(torch.special.entr(p).sum(-1).cpu().double() / keys.clamp_min(2).log(), keys > 1)
+    entropy = _mean(torch.special.entr(p).sum(-1).cpu().double() / keys.clamp_min(2).double().log(), keys > 1)
     participation = _mean(p.square().sum(-1).cpu().double(), keys > 0)
     own = _own(tokens["query"], tokens["key"], p, keys)
     size = logits.abs() if hidden is None else logits.abs().masked_fill(hidden, 0.0)
     largest = size.amax((0, 2, 3)).cpu().tolist()
     same = tokens["query"].data_ptr() == tokens["key"].data_ptr()
-    seen = (~hidden).any(1).any(1).cpu() if hidden is not None and same else None
+    visible = (~hidden).any(1).any(1).cpu() if hidden is not None and same else None
     records = [
         HeadRecord(head, e, s, logit, own=o)
         for head, (e, s, logit, o) in enumerate(zip(entropy, participation, largest, own, strict=True))
     ]
-    return records, seen
+    return records, visible
+
+
+def _attended(layer: AttentionLayer, call: Call, tokens: dict[str, Tensor]) -> Attended | None:
+    """Logits and probabilities of the layer; None where it has no softmax over tokens."""
+    mixing = call.mixing()
+    if not isinstance(mixing, (Softmax, RecordedMixing)) or layer.query is None or layer.key is None:
+        return None
+    return mixing.attended(project(layer.query, tokens["query"]), project(layer.key, tokens["key"]))
 
 
 def _own(queries: Tensor, keys: Tensor, p: Tensor, visible: Tensor) -> list[float | None]:
@@ -55,12 +62,11 @@ def _own(queries: Tensor, keys: Tensor, p: Tensor, visible: Tensor) -> list[floa
 
 
 @torch.no_grad()
-def is_causal(layer: AttentionLayer, call: Call) -> bool:
+def is_causal(call: Call) -> bool:
     """Whether no token sees a later one."""
-    assert layer.replay is not None
     with evaluating(call.module):
-        mixing = layer.replay.mixing(call)
-    hidden = mixing.hidden if isinstance(mixing, Softmax) else None
+        mixing = call.mixing()
+    hidden = mixing.hidden if isinstance(mixing, (Softmax, RecordedMixing)) else None
     if hidden is None or hidden.ndim < 2 or hidden.shape[-2] != hidden.shape[-1] or hidden.shape[-1] < 2:
         return False
     later = torch.ones(hidden.shape[-2:], dtype=torch.bool, device=hidden.device).triu(1)
@@ -86,9 +92,8 @@ def token_measures(layer: AttentionLayer, call: Call, seen: Tensor | None) -> tu
 
     Tokens that no query sees (padding) are left out.
     """
-    assert layer.replay is not None
     with evaluating(call.module):
-        x = layer.replay.tokens(call)["query" if layer.query is not None else "value"]
+        x = call.tokens()["query" if layer.query is not None else "value"]
     x = x.float() if x.dtype in HALF_DTYPES else x
     if not torch.isfinite(x).all():
         return x.shape[1], math.nan, math.nan

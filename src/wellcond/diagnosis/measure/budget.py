@@ -27,9 +27,8 @@ CALL = 2e7  # and of one call of autograd
 
 def outline(layer: AttentionLayer, call: Call, sequences: Sequence[int]) -> Head:
     """A head of the layer without its numbers: shapes alone, on the meta device."""
-    assert layer.replay is not None
     with evaluating(call.module):
-        given, mixing = layer.replay.tokens(call), layer.replay.mixing(call)
+        given, mixing = call.tokens(), call.mixing()
     roles = dict(layer.projections(*QKV))
     tokens: dict[int, torch.Tensor] = {}
     for role in roles:
@@ -110,7 +109,7 @@ def exact_operations(
     layer: AttentionLayer, call: Call | None, heads: Sequence[int] | None, rows: Rows, sequences: Sequence[int]
 ) -> float:
     """Count operations of all that is asked for in one layer; none where it has no Jacobian."""
-    if call is None or layer.replay is None:
+    if call is None or call.replay is None:
         return 0.0
     head = outline(layer, call, sequences)
     chosen = len(choose_rows(head, rows))

@@ -13,7 +13,7 @@ from wellcond.diagnosis.measure.attention import attention_records, is_causal, t
 from wellcond.diagnosis.measure.jacobians import JacobianOptions, jacobian_records
 from wellcond.diagnosis.measure.probe import Seen
 from wellcond.diagnosis.measure.weights import weight_records
-from wellcond.diagnosis.records import AppliedRecord, HeadRecord, JacobianRecord, LayerRecord, WeightRecord
+from wellcond.diagnosis.records import REFUSED, AppliedRecord, HeadRecord, JacobianRecord, LayerRecord, WeightRecord
 from wellcond.errors import NotFiniteError
 
 Heads = Mapping[tuple[str, str], Tensor]  # (heads, D, d) by layer and role
@@ -42,8 +42,8 @@ def layer_record(
     tokens, stable_rank, cosine, note = 0, None, None, ""
     if call is None:
         note = "not called on this batch" if attention or jacobian else ""
-    elif layer.replay is None:
-        note = "no replay: weights only"
+    elif call.replay is None:
+        note = f"{REFUSED}, weights only: {call.refusal}"
     else:
         if attention:
             heads, visible = attention_records(layer, call)
@@ -67,7 +67,7 @@ def layer_record(
         tuple(heads),
         tuple(jacobians),
         note=note,
-        causal=call is not None and layer.replay is not None and is_causal(layer, call),
+        causal=call is not None and call.replay is not None and is_causal(call),
     )
 
 

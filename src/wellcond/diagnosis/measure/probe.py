@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, nullcontext
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -12,12 +11,15 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from wellcond.attention.capture import capture, evaluating, run_model
-from wellcond.attention.layers import AttentionLayers
-from wellcond.attention.paths import resolve
+from wellcond.attention.capture import evaluating, run_model
+from wellcond.attention.find import attention_layers, from_structure
+from wellcond.attention.layers import AttentionLayers, LayerFilter
+from wellcond.attention.observe import observe
+from wellcond.attention.paths import resolve, unwrap
 from wellcond.attention.projection import Projection
 from wellcond.attention.replay import Call
 from wellcond.attention.storage import full, split_path
+from wellcond.attention.undisturbed import undisturbed
 from wellcond.attention.view import AttentionLayer
 from wellcond.conditioning.storage.live_parameter import parameter_of
 from wellcond.errors import WellcondError
@@ -34,51 +36,60 @@ class Seen:
     norm: nn.Module | None
 
 
-@contextmanager
-def undisturbed(root: nn.Module) -> Iterator[None]:
-    """Run code of the model's eagerly, compiled or not, and put generators and buffers back afterwards."""
-    buffers = [(module, name, b) for module in root.modules() for name, b in module._buffers.items() if b is not None]
-    before = [(b, b._version, b.detach().clone()) for _, _, b in buffers]
-    devices = sorted({p.device.index or 0 for p in root.parameters() if p.device.type == "cuda"})
-    # The compiler takes seconds to import; where nobody has, nothing is compiled.
-    eager = torch.compiler.set_stance("force_eager") if "torch._dynamo" in sys.modules else nullcontext()
-    with torch.random.fork_rng(devices=devices), eager:
-        try:
-            yield
-        finally:
-            for module, name, b in buffers:
-                module._buffers[name] = b
-            with torch.no_grad():
-                for b, version, value in before:
-                    if b._version != version:
-                        b.copy_(value)
+@dataclass(frozen=True)
+class Look:
+    """Layers of a model as one batch showed them, each verified or refused, and what no view was found of."""
+
+    layers: AttentionLayers
+    seen: list[Seen]
+
+    def of(self, layers: LayerFilter) -> Look:
+        """Return the part of it that a filter picks."""
+        chosen = self.layers.select(layers)
+        names = {layer.name for layer in chosen}
+        return Look(chosen, [seen for seen in self.seen if seen.layer.name in names])
 
 
-def look_at_layers(layers: AttentionLayers, batch: Any, *, norms: bool = True) -> list[Seen]:
-    """Run the model once in evaluation mode, without gradients, and return what each layer saw.
+def look_at_model(model: nn.Module, batch: Any) -> Look:
+    """Run a model in evaluation mode, without gradients, and return what each of its attention layers saw."""
+    root, layers = unwrap(model), from_structure(model)
+    outputs: dict[str, Tensor] = {}
+    paths = sorted({path for layer in layers if layer.block for path in layer.block.norms})
+    norms = {path: resolve(root, path) for path in paths}
+    observed = observe(root, layers, batch, watching=_keeping(norms, outputs))
+    if not len(observed.layers):
+        attention_layers(model, batch)  # which says what was looked for
+    seen = [
+        Seen(layer, call, _norm_before(layer, call, norms, outputs))
+        for layer, call in zip(observed.layers, observed.calls, strict=True)
+    ]
+    return Look(observed.layers, seen)
 
-    Whoever does not need the norms saves their outputs' memory.
-    """
+
+def look_at_layers(
+    layers: AttentionLayers, batch: Any, watching: AbstractContextManager[Any] | None = None
+) -> list[Seen]:
+    """Run the model in evaluation mode, without gradients, and return what each layer saw; norms are not looked for."""
     root = layers[0].root
     assert root is not None
-    outputs: dict[str, Tensor] = {}
-    paths = {path for layer in layers if norms and layer.block for path in layer.block.norms}
-    found = {path: resolve(root, path) for path in sorted(paths)}
-    handles = [norm.register_forward_hook(partial(_keep, outputs, path)) for path, norm in found.items()]
+    observed = observe(root, layers, batch, complete=False, watching=watching)
+    return [Seen(layer, call, None) for layer, call in zip(observed.layers, observed.calls, strict=True)]
+
+
+@contextmanager
+def _keeping(modules: dict[str, nn.Module], outputs: dict[str, Tensor]) -> Iterator[None]:
+    """Keep the first output of each module."""
+
+    def keep(path: str, module: nn.Module, args: Any, output: Any) -> None:
+        if isinstance(output, Tensor):
+            outputs.setdefault(path, output)
+
+    handles = [module.register_forward_hook(partial(keep, path)) for path, module in modules.items()]
     try:
-        with undisturbed(root):
-            calls = capture(list(layers), batch)
+        yield
     finally:
         for handle in handles:
             handle.remove()
-    return [
-        Seen(layer, call, _norm_before(layer, call, found, outputs)) for layer, call in zip(layers, calls, strict=True)
-    ]
-
-
-def _keep(outputs: dict[str, Tensor], path: str, module: nn.Module, args: Any, output: Any) -> None:
-    if isinstance(output, Tensor):
-        outputs.setdefault(path, output)
 
 
 def _norm_before(

@@ -123,9 +123,12 @@ def gain(norm: nn.Module, width: int) -> Tensor | None:
     u = u / u.square().mean().sqrt()
     grid = type(norm).__name__.endswith("2d")  # channels first
     probe = u.to(own[0]).view(1, width, *([1, 1] if grid else []))
-    with torch.no_grad():
-        answer: Tensor = (norm(probe) - norm(-probe)).flatten().cpu().double() / 2
-    return answer / u
+    try:
+        with torch.no_grad():
+            answer: Tensor = (norm(probe) - norm(-probe)).flatten().cpu().double() / 2
+    except RuntimeError:  # a norm of another shape, such as one by head
+        return None
+    return answer / u if answer.shape == u.shape else None
 
 
 def trained_weights(model: nn.Module) -> dict[tuple[str, str], Tensor]:
