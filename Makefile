@@ -11,7 +11,7 @@ PYTEST := $(PY) -m pytest -n 2 --dist worksteal
 # This clone's code, whatever else the environment has installed; also for the processes that tests start.
 export PYTHONPATH := $(CURDIR)/src
 
-.PHONY: setup debian demo test test-all check format bench docs matrix figure clean
+.PHONY: setup debian demo test test-all check format bench docs matrix census figure clean
 
 setup: $(STAMP)
 
@@ -62,6 +62,7 @@ bench: setup
 	$(PY) benchmarks/bench.py
 	$(PY) benchmarks/conditioning.py
 	$(PY) benchmarks/jacobian.py
+	$(PY) benchmarks/views.py
 	$(PY) benchmarks/diagnose.py
 	$(PY) benchmarks/diagram.py
 	$(PY) benchmarks/laboratory.py
@@ -76,6 +77,11 @@ matrix: setup
 	mkdir -p build
 	$(PY) -m tests.matrix > build/matrix.md
 	mv build/matrix.md docs/matrix.md
+
+# Takes most of an hour; stopped, it goes on where it was.
+census: export OMP_NUM_THREADS = 1
+census: setup
+	$(PY) -m tests.census
 
 figure: setup
 	$(PY) docs/figure.py docs/img/conditioned.svg
