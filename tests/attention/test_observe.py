@@ -191,9 +191,13 @@ def test_two_sites_of_a_module_have_names_of_their_own() -> None:
     assert layers[1].module is model
 
 
-def test_a_part_of_an_attention_is_not_taken_for_the_whole() -> None:
-    with pytest.raises(NoAttentionError, match="averages in 2 products"):
-        wc.attention_layers(built(Chunked), tokens(2, N))
+def test_blocks_of_queries_are_one_attention() -> None:
+    model, x = built(Chunked), tokens(1, N)
+    (layer,) = wc.attention_layers(model, x)
+    assert layer.standing == "verified"
+    q, k, v = model.qkv(x).chunk(3, -1)  # type: ignore[operator]
+    assert torch.allclose(head_of(layer, x).output(), (q @ k.mT).softmax(-1) @ v, rtol=1e-12)
+    assert wc.diagnose(model, x).layers[0].heads[0].entropy is None
 
 
 def test_no_attention_is_found_where_there_is_none() -> None:

@@ -24,7 +24,6 @@ from wellcond.jacobian.layer_heads import head_of
 REFUSED = {
     ("timm-volo", "outlook"): "it has no replay",  # weights come from a linear map, not from queries and keys
     ("hf-nystromformer", "nystrom"): "pooled|no linear map",
-    ("hf-qwen2.5-vl-vision", "softmax"): "products",  # one for each image
 }
 
 

@@ -89,21 +89,23 @@ class Observation:
         """Verify by the recorded steps what no replay has rebuilt; add, or replace, what the pass shows otherwise."""
         missed = [site for site in discovery.undescribable if not self.explains(site.module)]
         sites = [site for site in discovery.described if not self.explains(site.site.mixture.step.module)]
-        rest = []
+        rest: list[list[Described]] = []
         for site in sites:
-            products = sum(site.shares_queries(other) for other in sites)
-            if products > 1:
-                reason = f"one call of it averages in {products} products, of which none is the whole"
+            together = [other for other in sites if site.shares_queries(other)]
+            if together[0] is not site:  # the first speaks for all
+                continue
+            if not all(site.is_one_with(other) for other in together):
+                reason = f"one call of it averages in {len(together)} products, of other keys, values or heads"
                 missed.append(Undescribable(site.site.mixture.step.module, reason))
                 continue
             index = next((i for i, layer in enumerate(self.layers) if same_weights(layer, site.layer)), None)
             if index is None:
-                rest.append(site)
+                rest.append(together)
                 continue
             layer = self.layers[index]
             call = self.calls[index] or Call(layer, layer.module, {})
             if call.replay is None:  # the first call of a module that was called twice
-                replay, verification = verified_replay(layer, site)
+                replay, verification = verified_replay(layer, together)
                 if replay is None and call.verification:
                     continue
                 call.replay, call.verification = replay, verification
@@ -117,14 +119,15 @@ class Observation:
         for one in dict.fromkeys(missed):
             self.miss(one)
 
-    def _add(self, sites: list[Described], inputs: Any) -> None:
+    def _add(self, sites: list[list[Described]], inputs: Any) -> None:
         """Give each further site a layer of its own, in the place of a refused view of the same module."""
         found: list[tuple[AttentionLayer, Replay, Verification]] = []
-        for site in sites:
+        for together in sites:
+            site = together[0]
             layer = site.layer.bind(self.root)
             if any(same_weights(layer, known) for known, _, _ in found):  # a module that was called twice
                 continue
-            replay, verification = verified_replay(layer, site)
+            replay, verification = verified_replay(layer, together)
             if replay is None:
                 self.miss(Undescribable(site.site.mixture.step.module, verification.words))
                 continue

@@ -77,7 +77,8 @@ def observe(
     observed = Observation(root, layers, calls, complete=complete)
     observed.doubt(changed)
     unexplained = [path for path in averages if not observed.explains(path)]
-    if observed.refused or (unexplained and (complete or None in calls)):
+    doubtful = unexplained or not len(layers) or layers.unclaimed
+    if observed.refused or (unexplained and None in calls) or (complete and doubtful):
         if any(map(is_dtensor, root.parameters())):  # gathered for a moment only
             observed.explain(observed.refused, "the model is sharded: look at it before it is")
         else:

@@ -76,10 +76,11 @@ class _Averages(TorchDispatchMode):
             self.found.append(self.path[-1])
         elif "softmax" in name:
             self._mark(result)
-        elif any(isinstance(x, torch.Tensor) and x in self.normalised for x in tree_leaves(args)):
-            if name in PRODUCTS:
+        else:
+            given = [x for x in tree_leaves(args) if isinstance(x, torch.Tensor) and x in self.normalised]
+            if given and name in PRODUCTS:
                 self.found.append(self.path[-1])
-            elif torch.Tag.pointwise in func.tags or func.is_view or name in ("_unsafe_view", "clone", "_to_copy"):
+            elif given and (func.is_view or name == "_unsafe_view" or _shape(result) == given[0].shape):
                 self._mark(result)
         return result
 
@@ -87,3 +88,7 @@ class _Averages(TorchDispatchMode):
         for x in tree_leaves(result):
             if isinstance(x, torch.Tensor):
                 self.normalised[x] = True
+
+
+def _shape(result: Any) -> torch.Size | None:
+    return result.shape if isinstance(result, torch.Tensor) else None

@@ -58,6 +58,11 @@ class Described:
         mine, theirs = self.parts["query"], other.parts["query"]
         return mine.map == theirs.map and bool(torch.isin(mine.columns, theirs.columns).any())
 
+    def is_one_with(self, other: Described) -> bool:
+        """Return whether both are products of the same queries, keys and values of one call."""
+        pairs = [(self.parts[role], other.parts[role]) for role in QKV]
+        return all(a.map == b.map and torch.equal(a.columns, b.columns) for a, b in pairs)
+
 
 def describe_site(site: Site) -> Described:
     """Return the view of a site, or raise `Undescribed` with the reason."""

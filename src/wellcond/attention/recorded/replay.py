@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import replace
 from functools import cache
 
@@ -12,6 +13,7 @@ from torch import Tensor
 from wellcond._core.safe_text import briefly
 from wellcond.attention.recorded.columns import Undescribed
 from wellcond.attention.recorded.describe import Described
+from wellcond.attention.recorded.joined_replay import JoinedReplay
 from wellcond.attention.recorded.own_replay import OwnReplay
 from wellcond.attention.recorded.scores import scores_of
 from wellcond.attention.recorded.softmax_form import softmax_form
@@ -21,11 +23,13 @@ from wellcond.attention.verify import TOLERANCE, Verification, compare
 from wellcond.attention.view import AttentionLayer
 
 
-def verified_replay(layer: AttentionLayer, site: Described) -> tuple[Replay | None, Verification]:
-    """Return the replay of a site if it rebuilds from the layer's weights what was recorded, and how closely."""
+def verified_replay(layer: AttentionLayer, sites: Sequence[Described]) -> tuple[Replay | None, Verification]:
+    """Return the replay of a site if it rebuilds from the layer's weights what was recorded, and how closely.
+
+    Several sites are the products of one call.
+    """
     try:
-        own = OwnReplay(site)
-        own = own if own.is_whole() else OwnReplay(site, joint=True)
+        own = JoinedReplay(sites) if len(sites) > 1 else _alone(sites[0])
         tokens = own.tokens
         if own.recorded().shape[2] != tokens["query"].shape[1]:
             raise Undescribed("its queries are pooled, so that a row of its output is of several tokens")
@@ -44,12 +48,17 @@ def verified_replay(layer: AttentionLayer, site: Described) -> tuple[Replay | No
     return _replay(own) if checked else None, checked
 
 
+def _alone(site: Described) -> OwnReplay:
+    own = OwnReplay(site)
+    return own if own.is_whole() else OwnReplay(site, joint=True)
+
+
 class RecordedMixing:
     """The module's own steps from Q, K and V to what it mixed."""
 
-    def __init__(self, own: OwnReplay) -> None:
+    def __init__(self, own: OwnReplay | JoinedReplay) -> None:
         self.own = own
-        self.scores = scores_of(own)
+        self.scores = scores_of(own) if isinstance(own, OwnReplay) else None
 
     @property
     def hidden(self) -> Tensor | None:
@@ -65,10 +74,11 @@ class RecordedMixing:
         return None if self.scores is None else self.scores.attended(q, k)
 
 
-def _replay(own: OwnReplay) -> Replay:
+def _replay(own: OwnReplay | JoinedReplay) -> Replay:
     @cache
     def at(dtype: torch.dtype | None) -> tuple[dict[str, Tensor], Mixing]:
         there = own if dtype is None else own.to(dtype)
-        return shared_tensors(there.tokens), softmax_form(there) or RecordedMixing(there)
+        form = softmax_form(there) if isinstance(there, OwnReplay) else None
+        return shared_tensors(there.tokens), form or RecordedMixing(there)
 
     return Replay(mixing=lambda call: at(call.dtype)[1], tokens=lambda call: at(call.dtype)[0])

@@ -22,7 +22,7 @@ def softmax_site(mixture: Source, origins: Origins) -> Site:
     scores, over = _scores(weights, origins)
     if score_axis(weights, -1 if left else -2, scores) not in (over, NEITHER):
         raise Undescribed("its scores are normalised over its queries, not over the keys that it averages by them")
-    if any(_reads(other, scores) for other in origins.sources if other is not mixture):
+    if any(_reads(other, weights) for other in origins.sources if other is not mixture):
         raise Undescribed("its scores multiply more than its values: relative positions, or another part of them")
     names = ("query", "key") if over == 2 else ("key", "query")
     factors = [
@@ -40,8 +40,10 @@ def softmax_site(mixture: Source, origins: Origins) -> Site:
     return Site(products, {role: matrices(given[role], turn=channel) for role in QKV}, operands)
 
 
-def _reads(product: Source, scores: Source) -> bool:
-    return any(origin is not None and origin.over and origin.source is scores for origin in product.origins)
+def _reads(product: Source, weights: Origin) -> bool:
+    """Whether a product has the same normalised scores as a factor."""
+    given = (origin for origin in product.origins if origin is not None and origin.over)
+    return any(origin.source is weights.source and origin.softmax is weights.softmax for origin in given)
 
 
 def _scores(weights: Origin, origins: Origins) -> tuple[Source, int]:

@@ -48,7 +48,7 @@ def layer_record(
         if attention:
             heads, visible = attention_records(layer, call)
             tokens, stable_rank, cosine = token_measures(layer, call, visible)
-            note = "" if heads[0].entropy is not None else f"{layer.kind}: no softmax over tokens"
+            note = "" if heads[0].entropy is not None else _without_entropy(layer.kind)
         if jacobian is not None:
             try:
                 jacobians = list(jacobian_records(layer, call, jacobian))
@@ -69,6 +69,12 @@ def layer_record(
         note=note,
         causal=call is not None and call.replay is not None and is_causal(call),
     )
+
+
+def _without_entropy(kind: str) -> str:
+    if kind == "softmax":
+        return "no entropy: rows have one key, or more than tokens, or lie in several products"
+    return f"{kind}: no softmax over tokens"
 
 
 def with_conditioning(model: nn.Module, layers: AttentionLayers, records: Iterable[LayerRecord]) -> list[LayerRecord]:
