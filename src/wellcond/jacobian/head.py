@@ -31,6 +31,7 @@ class Head:
         mixing: the head's own score-and-mix of `(B, 1, N, d)`, `(B, 1, T, d)`, `(B, 1, T, d_v)`.
         resolution: relative rounding of the tokens where they were computed: a LayerNorm's sum of zero is 1e-7 in
             float32, and that is no direction of the tokens.
+        outputs: number of output rows, where queries are pooled to fewer than there are tokens.
     """
 
     tokens: dict[str, Tensor]
@@ -38,11 +39,12 @@ class Head:
     biases: dict[str, Tensor]
     mixing: Mixing
     resolution: float = EPS
+    outputs: int | None = None
 
     @property
     def rows(self) -> int:
-        """Number of query rows of each sequence."""
-        return next(iter(self.tokens.values())).shape[1]
+        """Number of output rows of each sequence."""
+        return next(iter(self.tokens.values())).shape[1] if self.outputs is None else self.outputs
 
     @property
     def sequences(self) -> int:

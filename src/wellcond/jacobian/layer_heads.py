@@ -11,6 +11,7 @@ from torch import Tensor
 from wellcond._core.checked import checked
 from wellcond.attention.higher_precision import widened
 from wellcond.attention.observe import verified_call
+from wellcond.attention.recorded.replay import RecordedMixing
 from wellcond.attention.replay import Call, Mixing, Softmax, project, shared_tensors
 from wellcond.attention.roles import QKV
 from wellcond.attention.view import AttentionLayer
@@ -66,6 +67,7 @@ def heads_of(
             {role: bias[index[role]] for role, bias in biases.items()},
             one_head(mixing, whole, chosen, head, index),
             torch.finfo(resolution).eps,
+            mixing.rows if isinstance(mixing, RecordedMixing) else None,
         )
 
 

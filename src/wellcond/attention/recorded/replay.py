@@ -31,8 +31,8 @@ def verified_replay(layer: AttentionLayer, sites: Sequence[Described]) -> tuple[
     try:
         own = JoinedReplay(sites) if len(sites) > 1 else _alone(sites[0])
         tokens = own.tokens
-        if own.recorded().shape[2] != tokens["query"].shape[1]:
-            raise Undescribed("its queries are pooled, so that a row of its output is of several tokens")
+        if own.recorded().shape[2] != tokens["query"].shape[1] and sites[0].layer.output is None:
+            raise Undescribed("its queries are pooled, and what it averages is not all that it gives")
         projected = {role: project(getattr(layer, role), tokens[role]) for role in QKV}
         weights, rebuilt = own.weights(projected), own(*projected.values())
     except Undescribed as problem:
@@ -59,6 +59,11 @@ class RecordedMixing:
     def __init__(self, own: OwnReplay | JoinedReplay) -> None:
         self.own = own
         self.scores = scores_of(own) if isinstance(own, OwnReplay) else None
+
+    @property
+    def rows(self) -> int:
+        """Number of rows that are mixed."""
+        return self.own.recorded().shape[2]
 
     @property
     def hidden(self) -> Tensor | None:

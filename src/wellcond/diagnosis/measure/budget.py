@@ -12,6 +12,7 @@ from collections.abc import Sequence
 import torch
 
 from wellcond.attention.capture import evaluating
+from wellcond.attention.recorded.replay import RecordedMixing
 from wellcond.attention.replay import Call, Softmax
 from wellcond.attention.roles import QKV
 from wellcond.attention.view import AttentionLayer
@@ -40,6 +41,7 @@ def outline(layer: AttentionLayer, call: Call, sequences: Sequence[int]) -> Head
         {role: torch.empty(p.shape[1:], dtype=torch.float64, device="meta") for role, p in roles.items()},
         {},
         mixing,
+        outputs=mixing.rows if isinstance(mixing, RecordedMixing) else None,
     )
 
 
