@@ -8,16 +8,13 @@ Prints a table and writes `benchmarks/results/views.json` with the machine.
 from __future__ import annotations
 
 import json
-import statistics
-import time
-from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import timm
 import torch
 
 import wellcond as wc
+from bench import interleaved
 from machine import machine
 from wellcond._core.text_tables import table
 from wellcond.attention.capture import capture
@@ -28,30 +25,19 @@ BARS = {"verified": 1.0, "found": 5.0}  # forward passes: beyond the one that is
 REPEATS = 5
 
 
-def medians(contestants: dict[str, Callable[[], Any]]) -> dict[str, float]:
-    """Median seconds of each, in turns."""
-    times: dict[str, list[float]] = {name: [] for name in contestants}
-    for _ in range(REPEATS):
-        for name, work in contestants.items():
-            start = time.perf_counter()
-            work()
-            times[name].append(time.perf_counter() - start)
-    return {name: statistics.median(each) for name, each in times.items()}
-
-
 @torch.no_grad()
 def main() -> None:
     model, batch = timm.create_model("vit_base_patch16_224").eval(), torch.randn(1, 3, 224, 224)
     layers = wc.attention_layers(model)
-    model(batch)
-    taken = medians(
+    taken = interleaved(
         {
             "forward": lambda: model(batch),
             "captured": lambda: capture(layers, batch),
             "structure": lambda: wc.attention_layers(model),
             "verified": lambda: wc.attention_layers(model, batch),
             "found": lambda: discover(model, batch),
-        }
+        },
+        REPEATS,
     )
     passes = {
         "structure": taken["structure"] / taken["forward"],

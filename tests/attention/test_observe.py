@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -13,7 +14,7 @@ from transformers import AutoModel, DeepseekV3Config
 
 import wellcond as wc
 from tests.cases import CASES
-from wellcond.errors import LayerFilterError, NoAttentionError
+from wellcond.errors import InapplicableError, LayerFilterError, NoAttentionError
 from wellcond.jacobian.layer_heads import head_of
 from wellcond.testing import same_bits, state
 
@@ -229,6 +230,53 @@ def test_latent_attention_is_found_measured_initialised_and_conditioned() -> Non
     plan = wc.init_(model, "conditioned", seed=0, layers=layers)
     assert {entry.layer for entry in plan.entries} == {layer.name}
     assert wc.condition_(model, "polar", layers=layers).active
+
+
+def test_a_refused_layer_is_neither_initialised_nor_conditioned() -> None:
+    model, x = built(Cosine), tokens(2, N)
+    (layer,) = wc.attention_layers(model, x)
+    refused = [replace(layer, standing="refused", reason="it differs")]
+    before = state(model)
+    with pytest.raises(InapplicableError, match="it differs"):
+        wc.init_(model, "conditioned", layers=refused)
+    with pytest.raises(InapplicableError, match="it differs"):
+        wc.condition_(model, "polar", layers=refused)
+    assert all(same_bits(value, before[name]) for name, value in state(model).items())
+
+
+class Nameless(nn.Module):
+    """Attention whose projections have names that nobody knows."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.alpha, self.beta, self.gamma, self.delta = (nn.Linear(D, D) for _ in range(4))
+
+    def forward(self, x: Tensor) -> Tensor:
+        q, k, v = (f(x).unflatten(-1, (H, -1)).transpose(1, 2) for f in (self.alpha, self.beta, self.gamma))
+        out: Tensor = self.delta(((q @ k.mT).softmax(-1) @ v).transpose(1, 2).flatten(2))
+        return out
+
+
+class Block(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.second, self.mixing = nn.LayerNorm(D), nn.LayerNorm(D), Nameless()
+        self.mlp = nn.Sequential(nn.Linear(D, 2 * D), nn.GELU(), nn.Linear(2 * D, D))
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = x + self.mixing(self.first(x))
+        out: Tensor = x + self.mlp(self.second(x))
+        return out
+
+
+def test_a_model_that_only_a_pass_shows_is_diagnosed_monitored_and_located() -> None:
+    model, x = nn.Sequential(built(Block), built(Block)), tokens(3, 9)
+    with pytest.raises(NoAttentionError):
+        wc.attention_layers(model)
+    assert [layer.heads[0].entropy is not None for layer in wc.diagnose(model, x).layers] == [True, True]
+    with wc.Monitor(model, x, every=1, alarms=False) as monitor:
+        assert {len(record["layers"]) for record in monitor.step() if record["tier"] != "jacobian"} == {2}
+    assert [layer.layer for layer in wc.locate(model, x).layers] == ["0.mixing", "1.mixing"]
 
 
 def test_views_of_another_model_are_refused() -> None:

@@ -16,7 +16,7 @@ from wellcond.attention.capture import evaluating, run_model
 from wellcond.attention.layers import AttentionLayers
 from wellcond.attention.observe import observe
 from wellcond.attention.recorded.tape import recording
-from wellcond.attention.replay import Call
+from wellcond.attention.replay import Call, Softmax
 from wellcond.jacobian.condition_number import spectrum
 from wellcond.jacobian.layer_heads import head_of
 
@@ -25,6 +25,7 @@ REFUSED = {
     ("timm-volo", "outlook"): "it has no replay",  # weights come from a linear map, not from queries and keys
     ("hf-nystromformer", "nystrom"): "pooled|no linear map",
 }
+SEVERAL_PRODUCTS = {"hf-qwen2.5-vl-vision"}  # one for each image: the steps are run, there is no one softmax
 
 
 @pytest.mark.parametrize("name", list(CASES))
@@ -43,6 +44,9 @@ def test_the_recorded_steps_are_the_closed_form(name: str) -> None:
         reason = REFUSED.get((name, layer.kind))
         if reason is None:
             assert recorded.replay is not None, recorded.refusal
+            plain = closed.mixing()
+            if type(plain) is Softmax and plain.softcap is None:
+                assert (type(recorded.mixing()) is Softmax) == (name not in SEVERAL_PRODUCTS)
             assert_equal(closed, recorded, tolerance)
         else:
             assert recorded.replay is None

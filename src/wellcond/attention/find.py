@@ -48,6 +48,11 @@ def attention_layers(model: nn.Module, inputs: Any = None) -> AttentionLayers:
     """
     root = unwrap(model)
     layers = from_structure(model) if inputs is None else observe(root, from_structure(model), inputs).layers
+    return require_layers(root, layers)
+
+
+def require_layers(root: nn.Module, layers: AttentionLayers) -> AttentionLayers:
+    """Return the layers of a model, or raise with what was looked for if there are none."""
     if not len(layers):
         raise NoAttentionError(_nothing_found(root, layers.unclaimed))
     return layers

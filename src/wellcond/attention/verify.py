@@ -105,8 +105,9 @@ def rebuild(layer: AttentionLayer, call: Call) -> tuple[Tensor, Tensor]:
             project(p, tokens[role]) if (p := getattr(layer, role)) is not None else torch.empty(0) for role in QKV
         )
         mixing = replay.mixing(call)
-        still = mixing(torch.zeros_like(q), k, v) if q.numel() else torch.zeros_like(mixing(q, k, v))
-        return _finished(layer, call, mixing(q, k, v)), _finished(layer, call, still)
+        mixed = mixing(q, k, v)
+        still = mixing(torch.zeros_like(q), k, v) if q.numel() else torch.zeros_like(mixed)
+        return _finished(layer, call, mixed), _finished(layer, call, still)
 
 
 def _finished(layer: AttentionLayer, call: Call, mixed: Tensor) -> Tensor:

@@ -21,7 +21,7 @@ from wellcond.conditioning.safe_strength import SAFE
 from wellcond.conditioning.storage.folded_storage import fold_refusal
 from wellcond.conditioning.target_weights import Strength, strengths
 from wellcond.conditioning.transaction import all_or_nothing
-from wellcond.errors import SchemeError
+from wellcond.errors import InapplicableError, SchemeError
 
 
 @checked
@@ -69,6 +69,9 @@ def condition_(
     cls = _checked_method(method, mode, strength, options)
     safe = issubclass(cls, FixedCorrection) and (strength is None or strength == SAFE)
     found = chosen_layers(model, layers)
+    for layer in found:
+        if layer.reason:
+            raise InapplicableError(f"'{layer.name}' is refused: {layer.reason}. Leave the layer out with layers=…")
     by_role = strengths(1.0 if safe else strength, roles, cls.strength_default or 1.0)  # type: ignore[arg-type]
     wanted, chosen, original = cls(model, found, by_role, dict(cls.defaults) | options), "", as_original is not False
     there = handles_with_claims_of(wanted)

@@ -7,7 +7,7 @@ from typing import Any
 from torch import nn
 
 from wellcond._core.checked import checked
-from wellcond.attention.find import attention_layers
+from wellcond.attention.layers import AttentionLayers
 from wellcond.diagnosis.measure.layers import with_conditioning
 from wellcond.diagnosis.records import LayerRecord
 from wellcond.diagnosis.verdicts import judge
@@ -40,7 +40,7 @@ def locate(model: nn.Module, batch: Any, *, thresholds: Thresholds | None = None
     """
     placed, skipped = place_blocks(model, batch)
     limits = thresholds or Thresholds()
-    records = with_conditioning(model, attention_layers(model), [one.record for one in placed])
+    records = with_conditioning(model, AttentionLayers([one.layer for one in placed]), [one.record for one in placed])
     layers = tuple(_layer_placement(one, judge(record, limits)) for one, record in zip(placed, records, strict=True))
     tokens = max(2, round(sum(layer.tokens for layer in layers) / len(layers)))
     blocks = tuple(block_architecture(one, tokens) for one in placed)

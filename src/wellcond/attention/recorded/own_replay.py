@@ -58,6 +58,8 @@ class OwnReplay:
         covered = torch.cat([self.numbers[role].flatten() for role in QKV])
         rest = torch.cat([self._all_rows(role).flatten() for role in QKV])
         rest = rest[~torch.isin(rest, covered)]
+        if not len(rest):
+            return True
         given = []
         for source, whole in zip(self._sources, self.sources_with({}), strict=True):
             local = rest - source.first

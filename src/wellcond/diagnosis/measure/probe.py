@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from wellcond.attention.capture import evaluating, run_model
-from wellcond.attention.find import attention_layers, from_structure
+from wellcond.attention.find import from_structure, require_layers
 from wellcond.attention.layers import AttentionLayers, LayerFilter
 from wellcond.attention.observe import observe
 from wellcond.attention.paths import resolve, unwrap
@@ -57,12 +57,8 @@ def look_at_model(model: nn.Module, batch: Any) -> Look:
     paths = sorted({path for layer in layers if layer.block for path in layer.block.norms})
     norms = {path: resolve(root, path) for path in paths}
     observed = observe(root, layers, batch, watching=_keeping(norms, outputs))
-    if not len(observed.layers):
-        attention_layers(model, batch)  # which says what was looked for
-    seen = [
-        Seen(layer, call, _norm_before(layer, call, norms, outputs))
-        for layer, call in zip(observed.layers, observed.calls, strict=True)
-    ]
+    found = zip(require_layers(root, observed.layers), observed.calls, strict=True)
+    seen = [Seen(layer, call, _norm_before(layer, call, norms, outputs)) for layer, call in found]
     return Look(observed.layers, seen)
 
 
