@@ -76,6 +76,13 @@ class Layout:
             return stack([view.T for view in views]).transpose(1, 2)
         return stack(views)
 
+    def matrix(self, storage: Tensor) -> Tensor:
+        """All heads side by side, `(D, heads·d)`: a view where they lie so, else a copy."""
+        first, total = self.starts[0], self.heads * self.width
+        if self.step == 1 and self.starts == tuple(range(first, first + total, self.width)):
+            return Layout((first,), total, axis=self.axis).views(storage)[0]
+        return joined(self.read(storage))
+
     def write_(self, storage: Tensor, weight: Tensor) -> None:
         """Copy `(heads, D, d)` in; every number outside these heads keeps its bits."""
         for view, head in zip(self.views(storage), weight, strict=True):
@@ -148,6 +155,10 @@ class Strided:
         """Copy out `(heads, D, d)`."""
         return stack(self.views(storage))
 
+    def matrix(self, storage: Tensor) -> Tensor:
+        """Copy out all heads side by side, `(D, heads·d)`."""
+        return joined(self.read(storage))
+
     def write_(self, storage: Tensor, weight: Tensor) -> None:
         """Copy `(heads, D, d)` in; every number outside these heads keeps its bits."""
         for view, head in zip(self.views(storage), weight, strict=True):
@@ -173,6 +184,11 @@ def on_matrix(layout: AnyLayout) -> Layout:
             "of rows or columns of a stored matrix, which this needs; leave these layers out"
         )
     return layout
+
+
+def joined(weight: Tensor) -> Tensor:
+    """Put the heads side by side: `(heads, D, d)` to `(D, heads·d)`."""
+    return weight.transpose(0, 1).flatten(1)
 
 
 def stack(tensors: list[Tensor]) -> Tensor:

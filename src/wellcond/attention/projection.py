@@ -89,12 +89,11 @@ class Projection:
 
     def read(self) -> Tensor:
         """Return a copy of the weights, `(heads, D, d)`, gathered if they are sharded."""
-        stored = self.parameter()
-        if stored.is_meta:
-            raise WeightError(
-                f"'{self.weight.path}' is on the meta device, so it has no numbers: materialise the model first"
-            )
-        return self.weight.layout.read(full(stored))
+        return self.weight.layout.read(self._numbers())
+
+    def matrix(self) -> Tensor:
+        """Return the weights as one matrix, `(D, heads·d)`, to be read only: it may be the parameter's own memory."""
+        return self.weight.layout.matrix(self._numbers())
 
     def read_bias(self) -> Tensor | None:
         """Return a copy of the bias: `(heads, d)`, or `(D,)` for an output projection; None where there is none."""
@@ -151,6 +150,15 @@ class Projection:
             assign_(target, whole)
         else:
             self.weight.layout.write_(target.detach(), weight)
+
+    def _numbers(self) -> Tensor:
+        """The stored tensor whole, on this process."""
+        stored = self.parameter()
+        if stored.is_meta:
+            raise WeightError(
+                f"'{self.weight.path}' is on the meta device, so it has no numbers: materialise the model first"
+            )
+        return full(stored)
 
     def _root(self) -> nn.Module:
         if self.root is None:

@@ -249,15 +249,14 @@ class Replay:
 
 def project(projection: Projection, tokens: Tensor) -> Tensor:
     """Apply a query, key or value view in the tokens' dtype: `(B, N, D)` to `(B, heads, N, d)`, bias included."""
-    out = torch.einsum("bnx,hxd->bhnd", tokens, projection.read().to(tokens))
+    flat = tokens @ projection.matrix().to(tokens)
+    out = flat.view(*flat.shape[:2], projection.heads, projection.width).transpose(1, 2)
     bias = projection.read_bias()
     return out if bias is None else out + bias.to(tokens)[:, None]
 
 
 def project_out(projection: Projection, mixed: Tensor) -> Tensor:
     """Apply an output view to `(…, H·d)`, heads in the order of the view: `(…, D)`, bias included."""
-    weight = projection.read()
-    heads = mixed.reshape(*mixed.shape[:-1], projection.heads, projection.width)
-    out = torch.einsum("...hd,hxd->...x", heads, weight)
+    out = mixed @ projection.matrix().mT
     bias = projection.read_bias()
     return out if bias is None else out + bias

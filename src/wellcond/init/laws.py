@@ -17,6 +17,7 @@ from torch import Tensor
 
 from wellcond._core.keyed_random import WHOLE_PROJECTION, Draw
 from wellcond._core.linalg import condition_numbers, orthonormal_rows
+from wellcond.attention.layouts import joined
 
 Shape = tuple[int, int, int]  # (heads, D, d)
 SIGMAS = 5  # a correct draw misses a 5-sigma interval once in 1.7 million
@@ -262,11 +263,6 @@ def truncated(std: float, cut: float) -> TruncatedNormal:
     density = math.exp(-a * a / 2) / math.sqrt(2 * math.pi)
     left = 1 - 2 * a * density / math.erf(a / math.sqrt(2))
     return TruncatedNormal(std * math.sqrt(left), parent=std, cut=cut)
-
-
-def joined(weight: Tensor) -> Tensor:
-    """Put the heads side by side: `(heads, D, d)` to the projection's `(D, heads·d)`."""
-    return weight.transpose(0, 1).flatten(1)
 
 
 def split_heads(matrix: Tensor, heads: int) -> Tensor:

@@ -15,8 +15,9 @@ from torch import Tensor
 
 from wellcond._core.keyed_random import WHOLE_PROJECTION, Draw
 from wellcond._core.linalg import leading_triples, svd, svdvals
+from wellcond.attention.layouts import joined
 from wellcond.attention.view import AttentionLayer
-from wellcond.init.laws import SIGMAS, Check, Law, Shape, joined, split_heads
+from wellcond.init.laws import SIGMAS, Check, Law, Shape, split_heads
 from wellcond.init.scheme import missing_roles
 
 Noise = Literal["uniform", "normal"]

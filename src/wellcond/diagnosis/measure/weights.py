@@ -10,6 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from wellcond._core.linalg import conditions, svdvals
+from wellcond.attention.layouts import joined
 from wellcond.attention.view import QK_NORMS, AttentionLayer
 from wellcond.conditioning.existing_handles import handles_around
 from wellcond.diagnosis.readings import ROLES
@@ -47,16 +48,11 @@ def weight_records(
         if brief:
             continue
         whole = None if gradient is None else float(gradient.double().norm())
-        fused = [_spectra(side_by_side(w)[None], keep=True)[0] if w is not None else None for w in versions]
+        fused = [_spectra(joined(w)[None], keep=True)[0] if w is not None else None for w in versions]
         assert fused[0] is not None
         fused[2] = fused[0] if plain else fused[2]
         records.append(WeightRecord(role, None, fused[0], fused[1], fused[2], whole))
     return records
-
-
-def side_by_side(heads: Tensor) -> Tensor:
-    """`(heads, D, d)` to `(D, heads · d)`."""
-    return heads.transpose(0, 1).flatten(1)
 
 
 def _spectra(weights: Tensor, *, keep: bool) -> list[Spectrum | None]:
