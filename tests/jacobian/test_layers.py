@@ -39,6 +39,7 @@ def test_singular_values_are_those_of_the_real_module(name: str) -> None:
         ours = jacobian.head_of(layer, batch, head)
         _agree(jacobian.singular_values(ours), expected, factor)
         _agree(jacobian.singular_values(ours, method="gram"), expected, gram)
+        _agree_equilibrated(jacobian.spectrum(ours), blocks, gram)
         if len({block.shape for block in blocks.values()}) == 1 and len(blocks) == 3:
             expected = torch.linalg.svdvals(torch.cat(list(blocks.values()), 0))
             _agree(jacobian.singular_values(ours, convention="vertical"), expected, factor)
@@ -55,6 +56,18 @@ def test_a_vit_with_query_key_norm() -> None:
     ours = jacobian.head_of(layer, batch, 2)
     _agree(jacobian.singular_values(ours), expected, 1e-10)
     _agree(jacobian.singular_values(ours, method="gram"), expected, 1e-7)
+
+
+def _agree_equilibrated(found: jacobian.ConditionNumber, blocks: dict[str, torch.Tensor], tolerance: float) -> None:
+    """κ_eq and the norms of the blocks, by their definitions."""
+    norms = {role: torch.linalg.matrix_norm(block, 2) for role, block in blocks.items()}
+    assert dict(found.block_norms) == pytest.approx({role: float(norm) for role, norm in norms.items()}, rel=tolerance)
+    equal = found.equilibrated
+    assert equal is not None
+    if equal.status == "ok":
+        sigma = torch.linalg.svdvals(torch.cat([block / norms[role] for role, block in blocks.items()], 1))
+        expected = sigma[0] / sigma[equal.structural_rank - 1]  # type: ignore[operator]
+        assert equal.value == pytest.approx(float(expected), rel=tolerance * float(expected))
 
 
 def _agree(found: torch.Tensor, expected: torch.Tensor, tolerance: float) -> None:

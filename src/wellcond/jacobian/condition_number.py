@@ -7,13 +7,14 @@ nothing in float64 does.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
 
 from torch import Tensor
 
 from wellcond._core.argument_types import Bytes
 from wellcond._core.checked import checked
-from wellcond._core.linalg import matrix_rank
+from wellcond._core.linalg import few_threads, matrix_rank
 from wellcond.attention.replay import Softmax
 from wellcond.errors import WellcondError
 from wellcond.jacobian.gram_and_qr import SingularValues, by_gram, by_qr
@@ -27,6 +28,7 @@ from wellcond.jacobian.head_jacobian import (
     operator_of,
 )
 from wellcond.jacobian.lanczos import largest_singular_value
+from wellcond.jacobian.operator import Blocks, JacobianOperator, Kept
 from wellcond.jacobian.result import ConditionNumber, JacobianConvention, JacobianMethod, SpectrumStatus
 from wellcond.jacobian.structural_rank import Ranks, structural_rank
 
@@ -45,7 +47,7 @@ def spectrum(
     rows: Rows = None,
     max_memory: Bytes = MEMORY,
 ) -> ConditionNumber:
-    """The condition number of a head's Jacobian at its structural rank.
+    """The condition number of a head's Jacobian at its structural rank, as it stands and equilibrated.
 
     Args:
         head: from `head_of` (a real layer) or `softmax_head` (plain tensors).
@@ -61,6 +63,8 @@ def spectrum(
     >>> found = spectrum(softmax_head(torch.randn(6, 8), *torch.randn(3, 8, 4)))
     >>> found.method, found.status, found.rank, found.structural_rank
     ('gram', 'ok', 24, 24)
+    >>> list(found.block_norms), found.equilibrated.value < found.value
+    (['query', 'key', 'value'], True)
     """
     return measure_spectrum(head, rows, max_memory, {}, convention, method)[0]
 
@@ -85,16 +89,54 @@ def measure_spectrum(
     if not routes:
         return _largest_only(head, chosen, convention), None
     j = operator_of(head, chosen, convention)
+
+    def rank() -> int:
+        return structural_rank(head, chosen, convention, ranks)
+
+    sampled = len(chosen) < head.rows
+    certified = sampled and _certified(head, convention)
+    if convention == VERTICAL:
+        found, verdict = _by_routes(j, routes, head, rank)
+        return _of_sample(verdict, certified) if sampled else verdict, found.values
+    assert isinstance(j, Blocks)
+    j = Kept(j)
+    found, verdict = _by_routes(j, routes, head, rank)
+    with few_threads(min(j.shape)):
+        norms = j.norms()
+    # The rank is that of J: no weight is zero.
+    j, known = j.weighted([1 / norm if norm else 1.0 for norm in norms]), verdict.structural_rank
+    _, equal = _by_routes(j, routes, head, lambda: rank() if known is None else known, all_values=False)
+    if sampled:
+        verdict, equal = _of_sample(verdict, certified), _of_sample(_bounded(equal) if certified else equal, certified)
+    return replace(verdict, block_norms=dict(zip(head.weights, norms, strict=True)), equilibrated=equal), found.values
+
+
+def _by_routes(
+    j: JacobianOperator, routes: list[str], head: Head, rank: Callable[[], int], all_values: bool | None = None
+) -> tuple[SingularValues, ConditionNumber]:
+    """Singular values by the first route whose precision is enough, else the last, and κ from them."""
     for route in routes:
-        found = by_gram(j) if route == "gram" else by_qr(j)
-        verdict = _judge(found, j.shape, head, chosen, convention, ranks)
+        found = (by_gram if route == "gram" else by_qr)(j, all_values=all_values)
+        verdict = _judge(found, j.shape, head, rank)
         if verdict.status == SpectrumStatus.OK and verdict.error <= GRAM_ERROR * verdict.sigma_min:  # type: ignore[operator]
             break
-    if len(chosen) < head.rows and verdict.status == SpectrumStatus.OK:
-        verdict = replace(
-            verdict, status=SpectrumStatus.LOWER_BOUND if _certified(head, convention) else SpectrumStatus.SAMPLE
-        )
-    return verdict, found.values
+    return found, verdict
+
+
+def _of_sample(verdict: ConditionNumber, certified: bool) -> ConditionNumber:
+    """Say of an exact κ that it is of some query rows only."""
+    status = SpectrumStatus.LOWER_BOUND if certified else SpectrumStatus.SAMPLE
+    return replace(verdict, status=status) if verdict.status == SpectrumStatus.OK else verdict
+
+
+def _bounded(equal: ConditionNumber) -> ConditionNumber:
+    """κ_eq of some rows as a lower bound of all rows' own.
+
+    All rows' blocks have norms at least as large, so dividing by them leaves σ_min no larger, by interlacing; and some
+    block of norm one makes σ_max at least one.
+    """
+    known = equal.status == SpectrumStatus.OK and equal.sigma_min is not None
+    return replace(equal, value=1 / equal.sigma_min) if known else equal  # type: ignore[operator]
 
 
 def _surely_full(found: SingularValues, shape: tuple[int, int], head: Head) -> bool:
@@ -110,14 +152,12 @@ def _surely_full(found: SingularValues, shape: tuple[int, int], head: Head) -> b
     return found.smallest > WELL_SEPARATED * found.largest or shape[1] - shape[0] >= spare
 
 
-def _judge(
-    found: SingularValues, shape: tuple[int, int], head: Head, rows: Tensor, convention: str, ranks: Ranks
-) -> ConditionNumber:
+def _judge(found: SingularValues, shape: tuple[int, int], head: Head, rank_of: Callable[[], int]) -> ConditionNumber:
     """State κ from singular values, claiming no more than is known."""
     if found.largest == 0.0:
         return ConditionNumber(None, 0.0, None, 0, 0, 0.0, found.method, SpectrumStatus.DEFICIENT)
     full = _surely_full(found, shape, head)
-    structural = found.n if full else min(found.n, structural_rank(head, rows, convention, ranks))
+    structural = found.n if full else min(found.n, rank_of())
     rank = min(found.rank, structural)
     smallest = found.at(structural)
     value, status = found.largest / (smallest or 1.0), SpectrumStatus.OK

@@ -12,7 +12,7 @@ from wellcond._core.linalg import EPS, cholesky, eigenvalues, few_threads, solve
 from wellcond.jacobian.lanczos import lanczos_largest_eigenvalue
 from wellcond.jacobian.operator import JacobianOperator
 
-MAX_ALL_VALUES = 1024  # size up to which all eigenvalues cost no more than two of them
+MAX_ALL_VALUES = 1024  # size up to which all singular values are computed where it is not said whether to
 
 
 @dataclass(frozen=True)
@@ -46,15 +46,15 @@ class SingularValues:
         return rounding + self.slack * sigma
 
 
-def by_gram(j: JacobianOperator, *, all_values: bool = False) -> SingularValues:
-    """Singular values from the smaller Gram matrix: two by Cholesky and Lanczos if it is definite, else all.
+def by_gram(j: JacobianOperator, *, all_values: bool | None = None) -> SingularValues:
+    """Singular values from the smaller Gram matrix: all, or two by Cholesky and Lanczos if it is definite.
 
     Forming the products and reducing the matrix each cost a few √n eps λ_max.
     """
     with few_threads(min(j.shape)):
         gram = j.gram()
     n = len(gram)
-    if n > MAX_ALL_VALUES and not all_values:
+    if not (n <= MAX_ALL_VALUES if all_values is None else all_values):
         lower = cholesky(gram)
         if lower is not None:
             two = _two("gram", lambda v: gram @ v, lower.mT, n)
@@ -63,15 +63,15 @@ def by_gram(j: JacobianOperator, *, all_values: bool = False) -> SingularValues:
     return _all("gram", eigenvalues(gram).flip(0).clamp_min(0.0).sqrt())
 
 
-def by_qr(j: JacobianOperator, *, all_values: bool = False) -> SingularValues:
-    """Singular values from the triangular factor, backward stable: two of them by Lanczos if none is 0, else all."""
+def by_qr(j: JacobianOperator, *, all_values: bool | None = None) -> SingularValues:
+    """Singular values from the triangular factor, backward stable: all, or two by Lanczos if none is 0."""
     with few_threads(min(j.shape)):
         r = j.triangle()
     n = len(r)
     diagonal = r.diagonal().abs()
     # σ_min ≤ min |r_ii|: below the resolution inverse iteration would only overflow.
     definite = bool(diagonal.min() > _floor("factor", float(diagonal.max()), n))
-    if n > MAX_ALL_VALUES and not all_values and definite:
+    if definite and not (n <= MAX_ALL_VALUES if all_values is None else all_values):
         two = _two("factor", lambda v: r.mT @ (r @ v), r, n)
         if two.smallest > two.floor:
             return two

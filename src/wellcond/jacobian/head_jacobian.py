@@ -18,9 +18,10 @@ from wellcond.errors import WellcondError
 from wellcond.jacobian.autograd import role_blocks
 from wellcond.jacobian.gram_and_qr import by_gram, by_qr
 from wellcond.jacobian.head import Head
-from wellcond.jacobian.operator import Dense, JacobianOperator, SideBySide, Vertical
+from wellcond.jacobian.operator import Dense, JacobianOperator
 from wellcond.jacobian.result import JacobianConvention
 from wellcond.jacobian.softmax_closed_form import CHUNK_ENTRIES, closed_form_blocks, compress
+from wellcond.jacobian.softmax_operators import SideBySide, Vertical
 
 SIDE_BY_SIDE: Final = "side-by-side"
 VERTICAL: Final = "vertical"
@@ -166,7 +167,9 @@ def operator_of(head: Head, rows: Tensor, convention: str) -> JacobianOperator:
         raise WellcondError(f"the vertical convention needs W_Q, W_K and W_V of one shape, got {shapes}")
     if type(head.mixing) is not Softmax:  # the queries of other rows may matter
         blocks = role_blocks(head, compress(head.tokens, joint=vertical), rows)
-        return Dense(torch.cat(blocks, 0 if vertical else 1))
+        if vertical:
+            return Dense(torch.cat(blocks))
+        return Dense(torch.cat(blocks, 1), tuple(block.shape[1] for block in blocks))
     queries = head.tokens["query"]
     tokens = head.tokens | {"query": queries[:, rows] if len(rows) < head.rows else queries}
     parts = closed_form_blocks(head, compress(tokens, joint=vertical), rows)

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from typing import Literal
 
 from wellcond._core.status import Status
@@ -49,6 +50,9 @@ class ConditionNumber:
         error: estimated absolute error of `sigma_min`.
         method: `"gram"`, `"factor"` or `"matrix-free"`.
         status: how well κ is known, with the remedy; also given as its word.
+        block_norms: ‖J_Q‖₂, ‖J_K‖₂ and ‖J_V‖₂ by role, of blocks side by side; empty if not computed.
+        equilibrated: κ_eq, the condition number of [J_Q/‖J_Q‖₂, J_K/‖J_K‖₂, J_V/‖J_V‖₂], which does not change where
+            W_Q grows as W_K shrinks, or W_V as W_O, as κ does; None for κ_eq itself, or if not computed.
 
     >>> print(ConditionNumber(2e9, 4.0, 2e-9, 640, 640, 1e-14, "factor", "ok"))
     2e+09
@@ -64,6 +68,8 @@ class ConditionNumber:
     error: float | None
     method: str
     status: SpectrumStatus
+    block_norms: Mapping[str, float] = field(default_factory=dict, hash=False)
+    equilibrated: ConditionNumber | None = None
 
     def __post_init__(self) -> None:
         """Take a status also by its word, as JSON has it."""

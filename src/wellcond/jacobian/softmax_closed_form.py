@@ -50,6 +50,10 @@ class JacobianBlocks:
         eye = torch.eye(self.m.shape[1], dtype=self.px.dtype, device=self.px.device)
         return self.px[:, None, :, None] * eye[:, None, :]
 
+    def weighted(self, query: float, key: float, value: float) -> JacobianBlocks:
+        """The factors of J with each block multiplied by a number."""
+        return JacobianBlocks(self.m, self.x * query, self.g * key, self.q, self.px * value)
+
     def split(self, size: int) -> Iterator[JacobianBlocks]:
         """Yield some rows at a time, where a row needs room for `size` numbers."""
         step = max(1, CHUNK_ENTRIES // size)

@@ -24,6 +24,7 @@ BUDGET = 1e11  # of a diagnosis that was not asked to be exact: two or three sec
 LEAST_ROWS = 4  # before heads are left out
 PASS = 40  # operations in the time of one pass over a number
 CALL = 2e7  # and of one call of autograd
+EQUILIBRATED = 1.5  # n³ of them for two singular values by Cholesky and Lanczos
 
 
 def outline(layer: AttentionLayer, call: Call, sequences: Sequence[int]) -> Head:
@@ -46,7 +47,7 @@ def outline(layer: AttentionLayer, call: Call, sequences: Sequence[int]) -> Head
 
 
 def operations(head: Head, rows: int, *, mapped: bool) -> float:
-    """Count operations of the singular values of one head's Jacobian by its Gram matrix, and of the papers' bound.
+    """Count operations of κ(J) and κ_eq(J) of one head by Gram matrices, and of the papers' bound.
 
     Rows are counted for each sequence; where keys are turned or normalised one by one, `mapped`, J_K is no product.
 
@@ -70,7 +71,7 @@ def operations(head: Head, rows: int, *, mapped: bool) -> float:
     else:  # reverse mode, once for each output
         blocks = cost.rows * sequences * whole * (6.0 * keys * width + 2.0 * reach * width)
         gram, bound = 2.0 * n * n * max(cost.rows, cost.columns), 0
-    return 4 * projected + blocks + gram + 5.0 * n**3 + bound
+    return 4 * projected + blocks + 2 * gram + (5.0 + EQUILIBRATED) * n**3 + bound
 
 
 def shared_operations(head: Head, rows: int) -> float:
