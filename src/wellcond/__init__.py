@@ -57,6 +57,8 @@ if TYPE_CHECKING:  # the one list of public names; `__getattr__` imports each fr
     from wellcond.propagation.thresholds import Severity as Severity
     from wellcond.propagation.thresholds import Thresholds as Thresholds
     from wellcond.propagation.trainability import trainability as trainability
+    from wellcond.scale.balance import balance_ as balance_
+    from wellcond.scale.balance_result import Balance as Balance
 
     __version__: str
 else:

@@ -94,6 +94,10 @@ def ill(model: nn.Module) -> None:
     model.blocks[0].attn.qkv.weight[0] *= 1e-5
 
 
+def hopeless(model: nn.Module) -> None:
+    model.blocks[0].attn.qkv.weight[0] *= 1e-9  # a direction of the product, which no other factor can mend
+
+
 def faint(model: nn.Module) -> None:
     model.blocks[0].attn.qkv.weight[:48] *= 1e-3
 
@@ -126,8 +130,9 @@ SICK: list[tuple[str, Callable[[nn.Module], None], str, bool]] = [
     ("rank deficient", dead, "polar keeps κ at 2", True),
     ("rank deficient", zero, "it is zero", True),
     ("rank deficient", before(dead, "sigma_reparam"), "in place of sigma_reparam", True),
-    ("ill conditioned", ill, "polar keeps κ at 2", True),
-    ("ill conditioned", before(ill, "polar", strength=1e-6), "too small a strength", True),
+    ("unbalanced", ill, "leaves the function as it is", True),
+    ("unbalanced", before(ill, "polar", strength=1e-6), "too small a strength", True),
+    ("ill conditioned", hopeless, "polar keeps κ at 2", True),
     ("not finite", broken_head, "start it anew", True),
     ("not finite", broken_before, "look upstream", False),
 ]
@@ -179,6 +184,7 @@ def test_the_remedies_of_a_decoder_with_grouped_heads_run() -> None:
 
 def jacobian(value: float, status: str = "ok") -> JacobianRecord:
     found = ConditionNumber(value, 1.0, 1 / value, 30, 40 if status == "rank deficient" else 30, 0.0, "factor", status)
+    found = replace(found, equilibrated=found)
     return JacobianRecord(0, found, None, None, 5, 5)
 
 

@@ -21,10 +21,54 @@ KAPPA_JACOBIAN = Scale(log=True, low=1.0, high=1e4)
 GAIN = Scale(log=True, low=0.1, high=10.0)
 GRADIENT = Scale(log=True)
 RATIO = Scale(log=True, low=0.01, high=100.0, diverging=True)
+BETA = Scale(log=True, low=0.03, high=3.0)
+TRACE = Scale(log=False, low=-1.0, high=1.0)
 
 STATES = {"scaled": "With the gains of the norms", "trained": "Trained, before conditioning"}  # and their groups
+PRODUCT_LABELS = {"qk": "W_Q W_Kᵀ", "vo": "W_V W_O"}
 SPECTRUM = {"kappa": ("κ", "condition"), "sigma_min": ("σ_min", "sigma_min"), "sigma_max": ("σ_max", "sigma_max")}
 JACOBIAN: dict[str, Any] = {"source": "jacobian", "scale": KAPPA_JACOBIAN, "log": True}
+
+
+def _scale() -> Iterator[Quantity]:
+    """Numbers that the function has, in whatever coordinates the weights are written."""
+    about: dict[str, Any] = {"group": "Scale and products", "column": True, "log": True}
+    yield Quantity(
+        "beta",
+        "β",
+        "heads",
+        readings.attention_reader("beta"),
+        BETA,
+        **about | {"overview": True, "headline": True, "picture": True},
+        words="sharpness β",
+        meaning="standard deviation of a row’s logits ÷ √(2 log T); 0: uniform; 1: the largest outweighs all others",
+        terminal=Column("β"),
+        logged=("mean", "max"),
+    )
+    read = readings.layer_reader("branch", "what the layer adds ÷ the stream")
+    words, meaning = "branch gain g", "size of what the layer adds to the residual stream ÷ size of the stream"
+    branch: dict[str, Any] = {"words": words, "meaning": meaning, "terminal": Column("g"), "logged": ("mean",)}
+    yield Quantity("branch", "g", "layer", read, GAIN, **about | {"overview": True}, **branch)
+    read = readings.layer_reader("trace", "of all heads together")
+    words, meaning = "trace τ of W_V W_O", "part of its own token that the layer adds where it attends to itself"
+    shown = about | {"log": False, "words": words, "meaning": meaning, "terminal": Column("τ", form=".1g")}
+    yield Quantity("trace", "τ", "layer", read, TRACE, **shown)
+    for pair, label in PRODUCT_LABELS.items():
+        large = VerdictRule("ill conditioned", "{label} is {value:.1e}", remedies.condition_weights, above="product")
+        yield Quantity(
+            f"kappa_{pair}",
+            f"κ({label})",
+            "products",
+            readings.weight_reader("spectrum", "condition"),
+            KAPPA,
+            role=pair,
+            **about | {"picture": True, "axis": "κ"},
+            terminal=Column(f"κ({pair.upper()})"),
+            logged=("mean",),
+            verdicts=(large,),
+        )
+        read = readings.weight_reader("spectrum", "sigma_max")
+        yield Quantity(f"sigma_max_{pair}", f"σ_max({label})", "products", read, GAIN, about["group"], pair)
 
 
 def _attention() -> Iterator[Quantity]:
@@ -80,30 +124,41 @@ def _attention() -> Iterator[Quantity]:
     own = VerdictRule("self-attending", text, remedies.look_around, above="own")
     read = readings.attention_reader("own")
     yield Quantity("own", "weight of the own token", read=read, **about, verdicts=(own,))
-    read, tokens["scale"] = readings.stable_rank_of, RANK
-    yield Quantity("stable_rank", "stable rank of tokens", read=read, **tokens, terminal=Column("rank"))
+    read, tokens["scale"] = readings.layer_reader("stable_rank", "of the layer’s tokens"), RANK
+    yield Quantity("stable_rank", "stable rank of tokens", read=read, **tokens)
 
 
 def _jacobian() -> Iterator[Quantity]:
     about = JACOBIAN | {"group": "Jacobian of the head"}
     text = "the Jacobian has rank {rank} of {structural_rank}: some directions of the weights are dead"
     lacking = VerdictRule("rank-deficient Jacobian", text, remedies.condition_inputs, status=DEFICIENT)
-    text, unless = "κ(J) is {value:.1e}", lacking.code
+    text, unless = "κ_eq(J) is {value:.1e}", lacking.code
     large = VerdictRule("ill-conditioned Jacobian", text, remedies.condition_inputs, above="jacobian", unless=unless)
+    first: dict[str, Any] = {"column": True, "picture": True, "headline": True, "logged": ("mean",)}
+    yield Quantity(
+        "kappa_equilibrated",
+        "κ_eq(J)",
+        read=readings.equilibrated_condition,
+        **about | first,
+        words="κ_eq(J), of attention’s Jacobian with blocks of norm one",
+        meaning="the same in all scalings of W_Q against W_K and of W_V against W_O",
+        terminal=Column("κ_eq(J)"),
+        verdicts=(lacking, large),
+    )
     yield Quantity(
         "kappa_jacobian",
         "κ(J)",
         read=readings.jacobian_condition,
-        **about,
+        **about | first,
         words="κ(J), condition number of attention’s Jacobian",
-        column=True,
-        picture=True,
-        headline=True,
+        meaning="as it stands: scalings that leave the function as it is change it",
         terminal=Column("κ(J)"),
-        logged=("mean",),
-        verdicts=(lacking, large),
+        verdicts=(lacking,),
     )
     about |= {"scale": GAIN, "log": None}
+    for role in ROLES:
+        label = f"‖J_{role[0].upper()}‖"
+        yield Quantity(f"norm_jacobian_{role}", label, read=readings.block_norm_reader(role), **about)
     yield Quantity("sigma_max_jacobian", "σ_max(J)", read=readings.jacobian_sigma_reader("sigma_max"), **about)
     yield Quantity("sigma_min_jacobian", "σ_min(J)", read=readings.jacobian_sigma_reader("sigma_min"), **about)
 
@@ -140,19 +195,18 @@ def _weight(name: str, role: str, state: str) -> Quantity:
     kappa, used, drawn = name == "kappa", state == "effective", role in ROLES and state != "scaled"
     symbol, field = SPECTRUM[name]
     key, label = f"{name}_{role}", f"{symbol}({SYMBOLS[role]})"
-    column = Column(label) if kappa else Column(symbol, "min" if name == "sigma_min" else "max")
     return Quantity(
         key if used else f"{key}_{state}",
         label if used else f"{label} {state}",
         "weights",
         readings.weight_reader(state, field),
         KAPPA if kappa else GAIN,
-        f"Weights: {symbol}" if used else STATES[state],
+        f"Factors, a matter of coordinates: {symbol}" if used else STATES[state],
         role,
         otherwise=key if state == "trained" else "",
         column=used and kappa,
         picture=used and kappa and drawn,
-        terminal=column if used and drawn else None,
+        terminal=Column("κ(W)", "max") if kappa and used and drawn else None,
         logged=("mean",) if drawn else (),
         figure="weights" if drawn else "",
         axis=symbol,
@@ -169,12 +223,12 @@ def _weight_verdicts(name: str) -> tuple[VerdictRule, ...]:
         lacking = VerdictRule(
             "rank deficient", "{symbol} is rank deficient", remedies.condition_weights, status=DEFICIENT
         )
-        large = VerdictRule("ill conditioned", "{label} is {value:.1e}", remedies.condition_weights, above="weight")
-        return lacking, large
+        text = "{label} is {value:.1e}, a matter of coordinates"
+        return lacking, VerdictRule("unbalanced", text, remedies.balance, above="weight")
     return ()
 
 
 # What matters first: how heads attend and how alike their tokens are, then how well conditioned they are.
-QUANTITIES: tuple[Quantity, ...] = (*_attention(), *_jacobian(), *_weights(), *_papers())
+QUANTITIES: tuple[Quantity, ...] = (*_scale(), *_attention(), *_jacobian(), *_weights(), *_papers())
 BY_KEY = {one.key: one for one in QUANTITIES}
 BY_NAME = {name: one for one in QUANTITIES for name in one.names}  # by what trackers call their statistics

@@ -10,11 +10,12 @@ from typing import Any, Literal
 from wellcond._core.numbers import three_digits
 
 Record = Mapping[str, Any]
-Source = Literal["layer", "heads", "weights", "jacobian"]  # which records of a layer have the number
+Source = Literal["layer", "heads", "products", "weights", "jacobian"]  # which records of a layer have the number
 Read = Callable[[Record, Record], "Reading | None"]  # from one of them and its layer's; None where it was not measured
 
 SYMBOLS = {"query": "W_Q", "key": "W_K", "value": "W_V", "output": "W_O"}
 ROLES = ("query", "key", "value")  # whose weights are measured
+PRODUCTS = {"qk": ("query", "key"), "vo": ("value", "output")}  # and the roles of their factors
 SHARED = ("key", "value")  # roles whose heads several query heads share in grouped-query attention
 DEFICIENT, NOT_FINITE, UNMEASURED = "rank deficient", "not finite", "not measured"
 BELOW_RANK = "↓"  # marks a rank deficient κ where there is no room for words
@@ -45,6 +46,8 @@ class LayerView:
         if source == "layer":
             return [self.layer]
         found = self.layer.get(source) or ()
+        if source == "products":
+            return [record for record in found if record["pair"] == role]
         if source != "weights":
             return list(found)
         return [record for record in found if record["role"] == role and record["head"] is not None]
@@ -71,7 +74,7 @@ def plain_reading(value: Any, detail: str = "", **facts: Any) -> Reading:
 
 
 def weight_reader(state: str, name: str) -> Read:
-    """Read a number of the spectrum of a weight: `"trained"`, `"effective"` or `"scaled"`."""
+    """Read a number of the spectrum of a weight, `"trained"`, `"effective"` or `"scaled"`, or of a product."""
 
     def read(weight: Record, layer: Record) -> Reading | None:
         spectrum = weight[state] if state == "effective" else weight.get(state)
@@ -91,7 +94,7 @@ def gradient_of(weight: Record, layer: Record) -> Reading | None:
 
 
 def _sharing(weight: Record) -> str:
-    return f"(key/value head {weight['head']})" if weight["role"] in SHARED else ""
+    return f"(key/value head {weight['head']})" if weight.get("role") in SHARED else ""
 
 
 def attention_reader(name: str) -> Read:
@@ -105,17 +108,17 @@ def attention_reader(name: str) -> Read:
     return read
 
 
+def layer_reader(name: str, detail: str) -> Read:
+    """Read a number of a layer as a whole."""
+    return lambda layer, _: None if layer.get(name) is None else plain_reading(layer[name], detail)
+
+
 def similarity_of(layer: Record, _: Record) -> Reading | None:
     """Read how alike the tokens of a layer are."""
     rank = layer.get("stable_rank")
     if layer.get("cosine") is None:
         return None
     return plain_reading(layer["cosine"], f"of the layer’s tokens; stable rank {three_digits(rank)}", stable_rank=rank)
-
-
-def stable_rank_of(layer: Record, _: Record) -> Reading | None:
-    """Read the stable rank of the tokens of a layer."""
-    return None if layer.get("stable_rank") is None else plain_reading(layer["stable_rank"], "of the layer’s tokens")
 
 
 def condition_reading(found: Record, detail: str = "") -> Reading:
@@ -139,6 +142,24 @@ def condition_reading(found: Record, detail: str = "") -> Reading:
 def jacobian_condition(jacobian: Record, _: Record) -> Reading:
     """Read κ of a head's Jacobian, blocks side by side."""
     return condition_reading(jacobian["condition"], _measured(jacobian))
+
+
+def equilibrated_condition(jacobian: Record, _: Record) -> Reading | None:
+    """Read κ_eq of a head's Jacobian, each block divided by its norm."""
+    found = jacobian["condition"].get("equilibrated")
+    norms = jacobian["condition"].get("block_norms") or {}
+    said = ", ".join(f"‖J_{role[0].upper()}‖ = {three_digits(norm)}" for role, norm in norms.items())
+    return None if found is None else condition_reading(found, f"{_measured(jacobian)}; {said}")
+
+
+def block_norm_reader(role: str) -> Read:
+    """Read the spectral norm of one block of a head's Jacobian."""
+
+    def read(jacobian: Record, _: Record) -> Reading | None:
+        norm = (jacobian["condition"].get("block_norms") or {}).get(role)
+        return None if norm is None else plain_reading(norm, _measured(jacobian))
+
+    return read
 
 
 def _measured(jacobian: Record) -> str:

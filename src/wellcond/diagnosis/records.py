@@ -64,6 +64,7 @@ class HeadRecord:
         own: mean over rows of the weight of the own token; None where queries and keys read different tokens.
         severity: of the gravest that is wrong; None if nothing is.
         remedy: a line of code against that, given `model`.
+        beta: sharpness β, mean over rows of the logits' standard deviation ÷ √(2 log of visible keys).
     """
 
     head: int
@@ -75,6 +76,22 @@ class HeadRecord:
     own: float | None = None
     severity: Severity | None = None
     remedy: str = ""
+    beta: float | None = None
+
+
+@dataclass(frozen=True)
+class ProductRecord:
+    """W_Q W_Kᵀ or W_V W_O of one query head, which stay the same in whatever coordinates its factors are written.
+
+    Args:
+        pair: `"qk"` or `"vo"`.
+        head: its index.
+        spectrum: of the product, min(D, d) singular values.
+    """
+
+    pair: str
+    head: int
+    spectrum: Spectrum
 
 
 @dataclass(frozen=True)
@@ -173,6 +190,10 @@ class LayerRecord:
         conditioning: what `wc.condition_` has applied.
         severity: of the gravest concern, heads included; None if there is none.
         concerns: everything that is wrong, one for all heads that have it, gravest first.
+        branch: g, the root mean square of what the layer adds to the residual stream ÷ that of the stream; None where
+            the pass did not show it.
+        trace: τ = tr(W_V W_O) ÷ D, summed over heads; None where it has no sense.
+        products: one record per product and query head.
     """
 
     name: str
@@ -191,3 +212,6 @@ class LayerRecord:
     conditioning: tuple[AppliedRecord, ...] = ()
     severity: Severity | None = None
     concerns: tuple[Concern, ...] = ()
+    branch: float | None = None
+    trace: float | None = None
+    products: tuple[ProductRecord, ...] = ()

@@ -115,6 +115,19 @@ def condition_weights(layer: Record, roles: Collection[str]) -> Advice:
     return f"condition it{instead}: polar keeps κ at 2", _condition(layer, '"polar"', applied)
 
 
+def balance(layer: Record, roles: Collection[str]) -> Advice:
+    """Advise where a factor is conditioned worse than its product asks for, or where its other factor has no spectrum.
+
+    >>> balance({"name": "attn", "conditioning": []}, ["query"])[1]
+    'wc.balance_(model, part="qk", layers="attn")'
+    """
+    if _applied(layer, roles, OF_WEIGHTS) is not None:
+        return condition_weights(layer, roles)
+    part = "qk" if set(roles) <= set(QK) else "vo" if not set(roles) & set(QK) else "both"
+    line = f'wc.balance_(model, part="{part}", layers={json.dumps(layer["name"])})'
+    return "balance it against its other factor, which leaves the function as it is", line
+
+
 def condition_inputs(layer: Record, roles: Collection[str]) -> Advice:
     """Advise where a Jacobian lacks rank, or nearly so: its weights, or the tokens where those are conditioned."""
     applied = _applied(layer, roles, OF_WEIGHTS)

@@ -168,9 +168,9 @@ def _range(counts: Sequence[int]) -> str:
 
 
 def _columns() -> dict[Column, list[Quantity]]:
-    """Columns of the table, each with the quantities that share it: of weights, Jacobians, then attention."""
+    """Columns of the table, each with the quantities that share it: attention, products, Jacobians, then factors."""
     found: dict[Column, list[Quantity]] = {}
-    for source in ("weights", "jacobian", "heads", "layer"):
+    for source in ("heads", "layer", "products", "jacobian", "weights"):
         for one in QUANTITIES:
             if one.source == source and one.terminal is not None:
                 found.setdefault(one.terminal, []).append(one)

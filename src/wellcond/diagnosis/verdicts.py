@@ -10,12 +10,18 @@ from typing import Protocol, TypeVar
 
 from wellcond.diagnosis.quantities import QUANTITIES
 from wellcond.diagnosis.quantity import Quantity, VerdictRule
-from wellcond.diagnosis.readings import NOT_FINITE, ROLES, SYMBOLS, LayerView, Reading, Record, Source
+from wellcond.diagnosis.readings import NOT_FINITE, PRODUCTS, ROLES, SYMBOLS, LayerView, Reading, Record, Source
 from wellcond.diagnosis.records import Concern, LayerRecord
 from wellcond.diagnosis.remedies import Remedy
 from wellcond.propagation.thresholds import ConcernKind, Severity, Thresholds
 
-ORDER: tuple[Source, ...] = ("layer", "heads", "weights", "jacobian")  # in which what is equally grave is told
+ORDER: tuple[Source, ...] = (
+    "layer",
+    "heads",
+    "products",
+    "weights",
+    "jacobian",
+)  # in which what is equally grave is told
 
 
 @dataclass(frozen=True)
@@ -54,7 +60,7 @@ def judge(record: LayerRecord, limits: Thresholds | None = None) -> LayerRecord:
 def _findings(layer: Record, limits: Thresholds) -> Iterator[_Finding]:
     """Everything that is wrong, of the layer, then head by head."""
     view = LayerView(layer)
-    places = {name: index for index, name in enumerate([*ORDER, "", *SYMBOLS])}
+    places = {name: index for index, name in enumerate([*ORDER, "", *PRODUCTS, *SYMBOLS])}
     judged = [one for one in QUANTITIES if one.verdicts]
     judged.sort(key=lambda one: (places[one.source], places[one.role]))
     subjects = [(source, list(own)) for (source, _), own in groupby(judged, lambda one: (one.source, one.role))]
@@ -75,7 +81,7 @@ def _wrong(view: LayerView, head: int | None, quantities: Sequence[Quantity], li
         for rule in quantity.verdicts:
             excess = rule.excess(reading, limits)
             if excess is not None and rule.unless not in found:
-                roles = (quantity.role,) if quantity.role else ROLES
+                roles = PRODUCTS.get(quantity.role) or ((quantity.role,) if quantity.role else ROLES)
                 text = _text(rule, quantity, reading)
                 found.setdefault(rule.code, _Finding(head, ConcernKind(rule.code), rule, text, excess, roles))
     yield from [found[NOT_FINITE]] if NOT_FINITE in found else found.values()

@@ -7,7 +7,6 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-import torch
 from torch import Tensor, nn
 
 from wellcond._core.checked import checked
@@ -17,11 +16,10 @@ from wellcond._core.progress import bar
 from wellcond._core.result_table import ResultTable, Tabular
 from wellcond._core.safe_text import visible
 from wellcond.attention.layers import AttentionLayers
-from wellcond.attention.paths import resolve
 from wellcond.attention.projection import Projection, fits
 from wellcond.attention.roles import ROLES
-from wellcond.attention.storage import assign_, fetch, full, split_path, write_refusal
-from wellcond.conditioning.correction_marks import followed
+from wellcond.attention.storage import assign_, fetch, full, write_refusal
+from wellcond.conditioning.parameter_writes import ParameterWrites
 from wellcond.errors import SchemeError, WeightError
 from wellcond.init.laws import Law
 from wellcond.init.scheme import Scheme
@@ -92,7 +90,7 @@ class Plan(Tabular):
     tied: list[tuple[str, str]] = field(default_factory=list)
     applied: bool = False
     written_to: Path | None = None
-    _before: dict[str, Tensor] = field(default_factory=dict, repr=False)
+    _writes: ParameterWrites | None = field(default=None, repr=False)
 
     @property
     def root(self) -> nn.Module | None:
@@ -146,44 +144,25 @@ class Plan(Tabular):
     def apply_(self) -> Plan:
         """Draw and write layer by layer; if anything fails the model is put back as it was."""
         if self.root is not None:
-            self._before = {}
-            try:
-                self._write(self.root)
-            except BaseException:
-                self._restore()
-                raise
+            with ParameterWrites(self.root) as self._writes:
+                self._write(self.root, self._writes)
         self.applied = True
         return self
 
-    def _write(self, root: nn.Module) -> None:
+    def _write(self, root: nn.Module, writes: ParameterWrites) -> None:
         for path, value in self.parameters():
             check_parameter(root, path, value)
-            assign_(self._save(root, path), value)
+            assign_(writes.open(path), value)
         written = set()
         for projection, weight in self.values():
             projection.check(weight)
-            self._save(root, projection.weight.path)
+            writes.open(projection.weight.path)
             projection.store_(weight)
             written.add(projection.weight)
         # A function says which roles it sets only by setting them.
         self.assignments = [
             narrowed(a, lambda p: p.weight in written) if a.law is None else a for a in self.assignments
         ]
-
-    def _save(self, root: nn.Module, path: str) -> Tensor:
-        """Keep what a parameter held before its first write; return the parameter."""
-        target = fetch(root, path)
-        owner, name = split_path(path)
-        if followed(resolve(root, owner), name):
-            raise WeightError(
-                f"'{path}' holds W + C of wc.condition_, and its handle would take the new numbers for that: "
-                "initialise first and condition then, after [c.remove_() for c in wc.handles_of(model)]"
-            )
-        if target.is_meta:
-            raise WeightError(f"'{path}' is on the meta device: materialise the model (to_empty), then plan.apply_()")
-        if path not in self._before:
-            self._before[path] = target.detach().clone()
-        return target
 
     @property
     def on_meta(self) -> bool:
@@ -194,14 +173,9 @@ class Plan(Tabular):
 
     def undo_(self) -> None:
         """Put back the weights that `apply_` replaced."""
-        self._restore()
+        if self._writes is not None:
+            self._writes.undo_()
         self.applied = False
-
-    @torch.no_grad()
-    def _restore(self) -> None:
-        for path, value in self._before.items():
-            assert self.root is not None  # who wrote something
-            fetch(self.root, path).copy_(value)
 
     @neutral()
     def conditions(self) -> list[tuple[PlanEntry, float, float]]:
@@ -210,7 +184,8 @@ class Plan(Tabular):
             raise SchemeError("the plan is not applied yet, so there are no weights to measure: plan.apply_()")
         found = []
         for entry in self.entries:
-            old = self._before[entry.projection.weight.path]
+            assert self._writes is not None
+            old = self._writes.before[entry.projection.weight.path]
             before = condition_numbers(entry.projection.weight.layout.read(full(old))).max()
             found.append((entry, float(before), float(condition_numbers(entry.projection.read()).max())))
         return found
@@ -234,7 +209,9 @@ class Plan(Tabular):
         header = ["layer", "role", "scheme", "set to", *(["κ before", "κ now"] if self.applied else [])]
         rows = [[v if isinstance(v, str) else f"{v:.3g}" for v in row.values()] for row in self.records()]
         notes = []
-        whole = sorted(set(self._before) - {e.projection.weight.path for e in self.entries})
+        whole = sorted(
+            set(self._writes.before if self._writes else ()) - {e.projection.weight.path for e in self.entries}
+        )
         if whole:
             named = visible(", ".join(whole[:3])) + (", …" if len(whole) > 3 else "")
             notes.append(f"{len(whole)} whole parameters set: {named}")

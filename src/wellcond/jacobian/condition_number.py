@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
+from functools import cache
 
 from torch import Tensor
 
@@ -90,6 +91,7 @@ def measure_spectrum(
         return _largest_only(head, chosen, convention), None
     j = operator_of(head, chosen, convention)
 
+    @cache
     def rank() -> int:
         return structural_rank(head, chosen, convention, ranks)
 
@@ -103,9 +105,8 @@ def measure_spectrum(
     found, verdict = _by_routes(j, routes, head, rank)
     with few_threads(min(j.shape)):
         norms = j.norms()
-    # The rank is that of J: no weight is zero.
-    j, known = j.weighted([1 / norm if norm else 1.0 for norm in norms]), verdict.structural_rank
-    _, equal = _by_routes(j, routes, head, lambda: rank() if known is None else known, all_values=False)
+    j = j.weighted([1 / norm if norm else 1.0 for norm in norms])
+    _, equal = _by_routes(j, routes, head, rank, all_values=False)
     if sampled:
         verdict, equal = _of_sample(verdict, certified), _of_sample(_bounded(equal) if certified else equal, certified)
     return replace(verdict, block_norms=dict(zip(head.weights, norms, strict=True)), equilibrated=equal), found.values

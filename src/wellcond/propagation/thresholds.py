@@ -53,6 +53,7 @@ class ConcernKind(StrEnum):
     ILL_CONDITIONED = "ill conditioned", Severity.WARNING
     RANK_DEFICIENT_JACOBIAN = "rank-deficient Jacobian", Severity.WARNING
     ILL_CONDITIONED_JACOBIAN = "ill-conditioned Jacobian"
+    UNBALANCED = "unbalanced"
     UNIFORM = "uniform"
 
     def __new__(cls, word: str, severity: Severity = Severity.NOTE) -> Self:
@@ -95,8 +96,9 @@ class Thresholds:
         own: mean weight of the own token, above which attention is to itself.
         uniform: entropy ÷ log of the number of keys, above which queries and keys hardly matter.
         logit: largest |logit|; e^-100 is nothing in any floating-point format.
-        weight: κ of a head's W_Q, W_K or W_V.
-        jacobian: κ of a head's Jacobian.
+        product: κ of a head's W_Q W_Kᵀ or W_V W_O; balanced factors have its root.
+        weight: κ of a head's W_Q, W_K or W_V, which is a matter of coordinates.
+        jacobian: κ_eq of a head's Jacobian.
 
     >>> import wellcond as wc
     >>> wc.propagate(6, 64, 1.0).verdict, wc.propagate(6, 64, 1.0, thresholds=Thresholds(entropy=0.8)).verdict
@@ -109,6 +111,7 @@ class Thresholds:
     own: Limit = 0.5
     uniform: Limit = 0.999
     logit: Above = 100.0
+    product: Above = 1e8
     weight: Above = 1e4
     jacobian: Above = 1e8
 

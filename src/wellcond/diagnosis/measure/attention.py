@@ -15,6 +15,7 @@ from wellcond.attention.replay import Attended, Call, Softmax, project
 from wellcond.attention.storage import HALF_DTYPES
 from wellcond.attention.view import AttentionLayer
 from wellcond.diagnosis.records import HeadRecord
+from wellcond.scale.sharpness import head_means, sharpness
 
 
 @torch.no_grad()
@@ -31,16 +32,18 @@ def attention_records(layer: AttentionLayer, call: Call) -> tuple[list[HeadRecor
         return [HeadRecord(head, None, None, None) for head in range(layer.num_heads)], None
     logits, p, hidden = seen.logits, seen.probabilities, seen.hidden
     keys = torch.full(p.shape[:3], p.shape[3]) if hidden is None else (~hidden).sum(-1).cpu()
-    entropy = _mean(torch.special.entr(p).sum(-1).cpu().double() / keys.clamp_min(2).double().log(), keys > 1)
-    participation = _mean(p.square().sum(-1).cpu().double(), keys > 0)
+    entropy = head_means(torch.special.entr(p).sum(-1).cpu().double() / keys.clamp_min(2).double().log(), keys > 1)
+    participation = head_means(p.square().sum(-1).cpu().double(), keys > 0)
     own = _own(tokens["query"], tokens["key"], p, keys)
     size = logits.abs() if hidden is None else logits.abs().masked_fill(hidden, 0.0)
     largest = size.amax((0, 2, 3)).cpu().tolist()
     same = tokens["query"].data_ptr() == tokens["key"].data_ptr()
     visible = (~hidden).any(1).any(1).cpu() if hidden is not None and same else None
     records = [
-        HeadRecord(head, e, s, logit, own=o)
-        for head, (e, s, logit, o) in enumerate(zip(entropy, participation, largest, own, strict=True))
+        HeadRecord(head, e, s, logit, own=o, beta=b)
+        for head, (e, s, logit, o, b) in enumerate(
+            zip(entropy, participation, largest, own, sharpness(seen), strict=True)
+        )
     ]
     return records, visible
 
@@ -58,7 +61,7 @@ def _own(queries: Tensor, keys: Tensor, p: Tensor, visible: Tensor) -> list[floa
     same = queries.data_ptr() == keys.data_ptr() or (queries.shape == keys.shape and torch.equal(queries, keys))
     if not same or p.shape[2] != p.shape[3]:
         return [None] * p.shape[1]
-    return _mean(p.diagonal(dim1=2, dim2=3).cpu().double(), visible > 2)
+    return head_means(p.diagonal(dim1=2, dim2=3).cpu().double(), visible > 2)
 
 
 @torch.no_grad()
@@ -71,13 +74,6 @@ def is_causal(call: Call) -> bool:
         return False
     later = torch.ones(hidden.shape[-2:], dtype=torch.bool, device=hidden.device).triu(1)
     return bool(hidden[..., later].all())
-
-
-def _mean(x: Tensor, where: Tensor) -> list[float | None]:
-    """Per head over the rows that count: `(B, H, N)` to H numbers, None for a head with no such row."""
-    count = where.sum((0, 2))
-    total = torch.where(where, x, 0.0).sum((0, 2)) / count.clamp_min(1)
-    return [float(t) if c else None for t, c in zip(total, count, strict=True)]
 
 
 def wide_enough(call: Call) -> Call:

@@ -12,9 +12,10 @@ from wellcond.conditioning.existing_handles import handles_around
 from wellcond.diagnosis.measure.attention import attention_records, is_causal, token_measures
 from wellcond.diagnosis.measure.jacobians import JacobianOptions, jacobian_records
 from wellcond.diagnosis.measure.probe import Seen
-from wellcond.diagnosis.measure.weights import weight_records
+from wellcond.diagnosis.measure.weights import product_records, weight_records
 from wellcond.diagnosis.records import REFUSED, AppliedRecord, HeadRecord, JacobianRecord, LayerRecord, WeightRecord
 from wellcond.errors import NotFiniteError
+from wellcond.scale.products import value_output_trace
 
 Heads = Mapping[tuple[str, str], Tensor]  # (heads, D, d) by layer and role
 
@@ -68,6 +69,9 @@ def layer_record(
         tuple(jacobians),
         note=note,
         causal=call is not None and call.replay is not None and is_causal(call),
+        branch=seen.joins.gain if attention and seen.joins is not None else None,
+        trace=value_output_trace(layer) if weights else None,
+        products=tuple(product_records(layer, brief=brief)) if weights else (),
     )
 
 

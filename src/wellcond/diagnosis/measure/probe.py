@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -23,17 +23,19 @@ from wellcond.attention.undisturbed import undisturbed
 from wellcond.attention.view import AttentionLayer
 from wellcond.conditioning.storage.live_parameter import parameter_of
 from wellcond.errors import WellcondError
+from wellcond.scale.residual_sums import ResidualSum, residual_sums
 
 Loss = Callable[[Any], Tensor]
 
 
 @dataclass(frozen=True)
 class Seen:
-    """One layer as a pass showed it: its call, and the norm whose output it reads, if there is one."""
+    """One layer as a pass showed it: its call, the norm whose output it reads, and where it joins the stream."""
 
     layer: AttentionLayer
     call: Call | None
-    norm: nn.Module | None
+    norm: nn.Module | None  # None if there is none
+    joins: ResidualSum | None = None  # None if it was not seen to
 
 
 @dataclass(frozen=True)
@@ -56,9 +58,19 @@ def look_at_model(model: nn.Module, batch: Any) -> Look:
     outputs: dict[str, Tensor] = {}
     paths = sorted({path for layer in layers if layer.block for path in layer.block.norms})
     norms = {path: resolve(root, path) for path in paths}
-    observed = observe(root, layers, batch, watching=_keeping(norms, outputs))
-    found = zip(require_layers(root, observed.layers), observed.calls, strict=True)
-    seen = [Seen(layer, call, _norm_before(layer, call, norms, outputs)) for layer, call in found]
+    sums: dict[str, ResidualSum] = {}
+    observed = observe(root, layers, batch, watching=_keeping(norms, outputs, layers, sums))
+    found = require_layers(root, observed.layers)
+    known = {layer.name for layer in layers}
+    new = [layer for layer in found if layer.name not in known]
+    if new:  # that only this pass has shown
+        with torch.no_grad(), undisturbed(root), evaluating(root), residual_sums(new) as others:
+            run_model(root, batch)
+        sums |= others
+    seen = [
+        Seen(layer, call, _norm_before(layer, call, norms, outputs), sums.get(layer.name))
+        for layer, call in zip(found, observed.calls, strict=True)
+    ]
     return Look(observed.layers, seen)
 
 
@@ -68,13 +80,21 @@ def look_at_layers(
     """Run the model in evaluation mode, without gradients, and return what each layer saw; norms are not looked for."""
     root = layers[0].root
     assert root is not None
-    observed = observe(root, layers, batch, complete=False, watching=watching)
-    return [Seen(layer, call, None) for layer, call in zip(observed.layers, observed.calls, strict=True)]
+    sums: dict[str, ResidualSum] = {}
+    observed = observe(root, layers, batch, complete=False, watching=_keeping({}, {}, layers, sums, watching))
+    seen = zip(observed.layers, observed.calls, strict=True)
+    return [Seen(layer, call, None, sums.get(layer.name)) for layer, call in seen]
 
 
 @contextmanager
-def _keeping(modules: dict[str, nn.Module], outputs: dict[str, Tensor]) -> Iterator[None]:
-    """Keep the first output of each module."""
+def _keeping(
+    modules: dict[str, nn.Module],
+    outputs: dict[str, Tensor],
+    layers: AttentionLayers,
+    sums: dict[str, ResidualSum],
+    watching: AbstractContextManager[Any] | None = None,
+) -> Iterator[None]:
+    """Keep the first output of each module, and where each layer joins the stream; a caller may watch too."""
 
     def keep(path: str, module: nn.Module, args: Any, output: Any) -> None:
         if isinstance(output, Tensor):
@@ -82,7 +102,9 @@ def _keeping(modules: dict[str, nn.Module], outputs: dict[str, Tensor]) -> Itera
 
     handles = [module.register_forward_hook(partial(keep, path)) for path, module in modules.items()]
     try:
-        yield
+        with watching or nullcontext(), residual_sums(layers) as found:
+            yield
+        sums.update(found)
     finally:
         for handle in handles:
             handle.remove()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Sequence
 
 import torch
 from torch import Tensor, nn
@@ -14,7 +14,8 @@ from wellcond.attention.layouts import joined
 from wellcond.attention.view import QK_NORMS, AttentionLayer
 from wellcond.conditioning.existing_handles import handles_around
 from wellcond.diagnosis.readings import ROLES
-from wellcond.diagnosis.records import Spectrum, WeightRecord
+from wellcond.diagnosis.records import ProductRecord, Spectrum, WeightRecord
+from wellcond.scale.products import PAIRS, pair_weights, product_singular_values
 
 UNIT = 2e-6  # a norm's gain is asked for in float32, and its ε shows: closer to 1 it is 1, as in every fresh model
 
@@ -39,7 +40,9 @@ def weight_records(
         plain = scaled is not None and torch.allclose(scaled, used.double(), rtol=UNIT, atol=0.0)
         gradient, original = gradients.get((layer.name, role)), trained.get((layer.name, role))
         versions = [used, original, None if plain else scaled]
-        per_head = [_spectra(w, keep=not brief) if w is not None else [None] * len(used) for w in versions]
+        per_head: list[Sequence[Spectrum | None]] = [
+            _spectra(w, keep=not brief) if w is not None else [None] * len(used) for w in versions
+        ]
         per_head[2] = per_head[0] if plain else per_head[2]
         norms = [None] * len(used) if gradient is None else gradient.double().flatten(1).norm(dim=1).tolist()
         for head, (effective, before, gained) in enumerate(zip(*per_head, strict=True)):
@@ -55,13 +58,28 @@ def weight_records(
     return records
 
 
-def _spectra(weights: Tensor, *, keep: bool) -> list[Spectrum | None]:
+def product_records(layer: AttentionLayer, *, brief: bool = False) -> Iterator[ProductRecord]:
+    """One record per product W_Q W_Kᵀ and W_V W_O of each query head, from the triangles of the factors."""
+    for pair in PAIRS:
+        weights = pair_weights(layer, pair)
+        if weights is None or not all(bool(torch.isfinite(w).all()) for w in weights):
+            continue
+        sigma = product_singular_values(*weights)
+        for head, spectrum in enumerate(_from_values(sigma, max(weights[0].shape[1:]), keep=not brief)):
+            yield ProductRecord(pair, head, spectrum)
+
+
+def _spectra(weights: Tensor, *, keep: bool) -> list[Spectrum]:
     finite = torch.isfinite(weights).flatten(1).all(1)
     if not finite.all():
         spectra = iter(_spectra(weights[finite], keep=keep) if finite.any() else [])
         return [next(spectra) if known else Spectrum(None, math.nan, math.nan) for known in finite]
-    sigma = svdvals(weights)
-    kappas = conditions(sigma, max(weights.shape[1:])).tolist()
+    return _from_values(svdvals(weights), max(weights.shape[1:]), keep=keep)
+
+
+def _from_values(sigma: Tensor, longest: int, *, keep: bool) -> list[Spectrum]:
+    """Spectra from singular values, `(heads, r)`, of matrices with this longer side."""
+    kappas = conditions(sigma, longest).tolist()
     return [
         Spectrum(None if kappa == math.inf else kappa, values[0], values[-1], tuple(values) if keep else ())
         for kappa, values in zip(kappas, sigma.tolist(), strict=True)
