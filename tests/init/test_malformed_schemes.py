@@ -177,6 +177,10 @@ OPTIONS = rows(
     ("scale_matched: function, which has no scale", vit, init("scale_matched", of=ones), "function"),
     ("centring: gamma zero", vit, init("centring", gamma=0.0), "gamma"),
     ("centring: gamma NaN", vit, init("centring", gamma=NAN), "gamma"),
+    ("fan_in: gain", vit, init("fan_in", gain=0.0), "gain"),
+    ("fan_in: mlp_output", vit, init("fan_in", mlp_output=True), "mlp_output"),
+    ("zero_output: gain", vit, init("zero_output", gain=-1.0), "gain"),
+    ("zero_output: mlp", vit, init("zero_output", mlp="zero"), "mlp"),
     ("centring: typo", vit, init("centring", qk="conditoned"), "conditoned"),
     ("centring: sets neither q nor k", vit, init("centring", qk={"vo": "mimetic"}), "qk"),
 )

@@ -100,6 +100,18 @@ def check_centring(layers: AttentionLayers) -> None:
             assert_semi_orthogonal(head)
 
 
+def check_zero_output(layers: AttentionLayers) -> None:
+    for layer in layers:
+        assert not layer.output.read().any()
+        for _, projection in layer.projections("query", "key", "value"):
+            assert_std([projection.read()], projection.shape[1] ** -0.5)
+    written = [layer.output for layer in layers] + [matrix for block in layers.blocks for matrix in block.mlp_out]
+    for matrix in written:
+        bias = matrix.read_bias()
+        assert not matrix.read().any()
+        assert bias is None or not bias.any()
+
+
 def check_impulse(layers: AttentionLayers) -> None:
     for layer in layers:
         for head in heads_of(layer, "query", "key"):
@@ -128,6 +140,11 @@ def kaiming_std(layer: AttentionLayer, role: str) -> float:
 def matched_std(layer: AttentionLayer, role: str) -> float:
     _, width, d = getattr(layer, role).shape
     return math.sqrt(1 / max(width, d))
+
+
+def fan_in_std(layer: AttentionLayer, role: str) -> float:
+    heads, width, d = getattr(layer, role).shape
+    return math.sqrt(1 / (heads * d if role == "output" else width))
 
 
 def check_scale_matched(layers: AttentionLayers) -> None:
@@ -240,6 +257,7 @@ ORACLES: dict[str, Callable[[AttentionLayers], None]] = {
     "dct": check_dct,
     "deepnorm": check_deepnorm,
     "depth_scaled": check_depth_scaled,
+    "fan_in": gaussian(fan_in_std),
     "gpt2_residual": check_gpt2,
     "impulse": check_impulse,
     "kaiming": gaussian(kaiming_std),
@@ -252,6 +270,7 @@ ORACLES: dict[str, Callable[[AttentionLayers], None]] = {
     "tfixup": check_tfixup,
     "trunc_normal": gaussian(lambda layer, role: 0.02),
     "xavier": gaussian(fan_std, 1.8),
+    "zero_output": check_zero_output,
 }
 
 

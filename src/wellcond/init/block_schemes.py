@@ -11,7 +11,7 @@ from wellcond.attention.layers import AttentionLayers
 from wellcond.attention.projection import Projection
 from wellcond.attention.roles import ROLES
 from wellcond.attention.view import AttentionLayer, ResidualBlock
-from wellcond.init.laws import Law
+from wellcond.init.laws import Law, zeros
 from wellcond.init.scheme import Laws, Scheme, Target
 
 ALL_ROLES = frozenset([*ROLES, "mlp"])
@@ -69,12 +69,19 @@ class PostNormScheme(BlockScheme):
         return ALL_ROLES
 
 
-def mlp_targets(layers: AttentionLayers, law: Callable[[ResidualBlock, str, Projection], Law]) -> Iterator[Target]:
-    """Yield the MLP matrices of every block, each with `law(block, "mlp_in" or "mlp_out", matrix)`."""
+def mlp_targets(
+    layers: AttentionLayers, law: Callable[[ResidualBlock, str, Projection], Law], *roles: str
+) -> Iterator[Target]:
+    """Yield the MLP matrices of every block (all unless roles are named), each with `law(block, role, matrix)`."""
     for block in layers.blocks:
         for role, matrices in (("mlp_in", block.mlp_in), ("mlp_out", block.mlp_out)):
-            for index, matrix in enumerate(matrices):
+            for index, matrix in enumerate(matrices if not roles or role in roles else ()):
                 yield Target(block.name, f"{role}.{index}", matrix, law(block, role, matrix))
+
+
+def zero_mlp_outputs(layers: AttentionLayers) -> Iterator[Target]:
+    """Yield the matrices with which the MLPs write to the stream, as zeros."""
+    return mlp_targets(layers, lambda block, role, matrix: zeros(matrix.shape), "mlp_out")
 
 
 def writes_to_stream(role: str) -> bool:

@@ -1,4 +1,4 @@
-"""Laws whose spread follows from the fans of a map, as Xavier's (Glorot & Bengio 2010) does."""
+"""Laws whose spread follows from the fans of a map: from both (Glorot & Bengio 2010) or from what it reads alone."""
 
 from __future__ import annotations
 
@@ -37,3 +37,15 @@ def xavier_law(
     """Variance 2 gain² ÷ (fan_in + fan_out)."""
     fan_in, fan_out = fans(role, projection, granularity)
     return DISTRIBUTIONS[distribution](gain * math.sqrt(2 / (fan_in + fan_out)), f"fan {fan_in} + {fan_out}")
+
+
+def fan_in_law(
+    role: str,
+    projection: Projection,
+    gain: float,
+    distribution: Distribution = "normal",
+    granularity: Granularity = "projection",
+) -> Law:
+    """Variance gain² ÷ fan_in."""
+    fan_in, _ = fans(role, projection, granularity)
+    return DISTRIBUTIONS[distribution](gain / math.sqrt(fan_in), f"fan in {fan_in}")

@@ -9,7 +9,7 @@ import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, partial
 from typing import ClassVar
 
 import torch
@@ -49,7 +49,7 @@ class Law(ABC):
 
     def rms(self, role: int, shapes: tuple[Shape, ...]) -> float:
         """Root mean square of the entries of one role; measured on one draw unless a law knows better."""
-        return _measured_rms(self, role, shapes)
+        return measured_rms(self, role, shapes)
 
     @abstractmethod
     def checks(self, weights: tuple[Tensor, ...], eps: float) -> Iterator[Check]:
@@ -57,7 +57,8 @@ class Law(ABC):
 
 
 @cache  # some laws factorise a matrix per head, and every layer asks
-def _measured_rms(law: Law, role: int, shapes: tuple[Shape, ...]) -> float:
+def measured_rms(law: Law, role: int, shapes: tuple[Shape, ...]) -> float:
+    """Root mean square of the entries of one role in one draw."""
     names = tuple(map(str, range(len(shapes))))
     return float(law.sample(Draw(0, "scale"), names, shapes)[role].double().square().mean().sqrt())
 
@@ -166,6 +167,16 @@ class Exactly(RoleLaw):
 
     def __str__(self) -> str:
         return self.label
+
+
+def zeros(shape: Shape) -> Exactly:
+    """All entries zero.
+
+    >>> zeros((1, 2, 3)).build()
+    tensor([[[0., 0., 0.],
+             [0., 0., 0.]]])
+    """
+    return Exactly(partial(torch.zeros, shape), "zero")
 
 
 @dataclass(frozen=True)

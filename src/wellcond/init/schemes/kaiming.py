@@ -8,7 +8,7 @@ from typing import Annotated
 
 from wellcond._core.argument_types import Range
 from wellcond.attention.view import AttentionLayer
-from wellcond.init.fan_laws import DISTRIBUTIONS, Distribution, Granularity, fans
+from wellcond.init.fan_laws import Distribution, Granularity, fan_in_law
 from wellcond.init.registry import register_scheme
 from wellcond.init.scheme import Laws, Scheme
 
@@ -36,6 +36,5 @@ class Kaiming(Scheme):
 
     def laws(self, layer: AttentionLayer) -> Laws:
         """One law per role, by its fan-in."""
-        law = DISTRIBUTIONS[self.distribution]
-        fan_in = {role: fans(role, p, self.granularity)[0] for role, p in layer.projections()}
-        return {(role,): law(math.sqrt(2 / ((1 + self.a**2) * n)), f"fan in {n}") for role, n in fan_in.items()}
+        options = math.sqrt(2 / (1 + self.a**2)), self.distribution, self.granularity
+        return {(role,): fan_in_law(role, projection, *options) for role, projection in layer.projections()}
