@@ -181,6 +181,9 @@ OPTIONS = rows(
     ("fan_in: mlp_output", vit, init("fan_in", mlp_output=True), "mlp_output"),
     ("zero_output: gain", vit, init("zero_output", gain=-1.0), "gain"),
     ("zero_output: mlp", vit, init("zero_output", mlp="zero"), "mlp"),
+    ("spectral: gain", vit, init("spectral", gain=0), "gain"),
+    ("spectral: draw", vit, init("spectral", draw="normal"), "normal"),
+    ("spectral: granularity", vit, init("spectral", granularity="matrix"), "matrix"),
     ("centring: typo", vit, init("centring", qk="conditoned"), "conditoned"),
     ("centring: sets neither q nor k", vit, init("centring", qk={"vo": "mimetic"}), "qk"),
 )
@@ -192,6 +195,7 @@ OVERFLOW = rows(
     ("strength beyond float32", vit, init("conditioned", value_strength=1e39), "value_strength|qkv.weight"),
     ("std beyond float32", vit, init("normal", std=1e60), "std|qkv.weight"),
     ("mimetic beyond float32", vit, init("mimetic", qk_alpha=1e60), "qk_alpha|qkv.weight"),
+    ("spectral beyond float32", vit, init("spectral", gain=1e60), "gain|qkv.weight"),
     ("strength beyond float16", edited(make_vit, nn.Module.half), init("conditioned", value_strength=1e6), "float16"),
     ("std beyond float16", edited(make_vit, nn.Module.half), init("normal", std=1e6), "float16"),
     ("write beyond float16", edited(make_vit, nn.Module.half), write(lambda s: torch.full(s, 1e6)), "float16"),

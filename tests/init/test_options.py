@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import math
 
+import numpy as np
 import pytest
 import torch
 from timm.models.vision_transformer import Block
-from torch import nn
+from torch import Tensor, nn
 
 import wellcond as wc
 from tests.init.test_schemes import assert_std
-from tests.malformed import make_vit
+from tests.malformed import make_llama, make_vit
 from wellcond.errors import InapplicableError
 from wellcond.testing import same_bits, state
 
@@ -101,3 +102,35 @@ def test_the_scale_of_zeros_is_zero() -> None:
     assert check["output"] == "N(0, 0²) (scale of zero)"
     assert not any(layer.output.read().any() for layer in plan.layers)
     assert audits(model, "scale_matched", of="zero_output")
+
+
+def norm(matrix: Tensor) -> float:
+    return float(np.linalg.norm(matrix.double().numpy(), 2))
+
+
+@pytest.mark.parametrize("draw", ["gaussian", "orthogonal"])
+def test_spectral_norms_of_whole_projections_and_of_the_mlp(draw: str) -> None:
+    model = make_llama(head_dim=8)  # reads 24, writes 4 · 8 queries and 2 · 8 keys and values
+    options = {"draw": draw, "granularity": "projection", "mlp": True, "gain": 1.5}
+    wc.init_(model, "spectral", seed=0, **options)
+    attention, mlp = model.layers[0].self_attn, model.layers[0].mlp
+    for linear in (
+        attention.q_proj,
+        attention.k_proj,
+        attention.v_proj,
+        attention.o_proj,
+        mlp.gate_proj,
+        mlp.down_proj,
+    ):
+        wanted = 1.5 * math.sqrt(linear.out_features / linear.in_features)
+        assert norm(linear.weight.detach()) == pytest.approx(wanted, rel=1e-6)
+    assert audits(model, "spectral", **options)
+    assert not audits(model, "spectral", **options | {"gain": 1.501})
+
+
+def test_orthogonal_spectral_heads_have_one_singular_value() -> None:
+    model = make_vit()
+    layer = wc.init_(model, "spectral", draw="orthogonal", seed=0).layers[0]
+    for role, wanted in (("query", math.sqrt(8 / 24)), ("output", 1.0)):
+        for head in getattr(layer, role).read():
+            np.testing.assert_allclose(np.linalg.svd(head.double().numpy(), compute_uv=False), wanted, rtol=1e-6)

@@ -100,6 +100,15 @@ def check_centring(layers: AttentionLayers) -> None:
             assert_semi_orthogonal(head)
 
 
+def check_spectral(layers: AttentionLayers) -> None:
+    for layer in layers:
+        for role, projection in layer.projections():
+            heads, width, d = projection.shape
+            wanted = math.sqrt(width / (heads * d) if role == "output" else d / width)
+            for head in projection.read():
+                assert np.linalg.norm(head.double().numpy(), 2) == pytest.approx(wanted, rel=1e-6)
+
+
 def check_zero_output(layers: AttentionLayers) -> None:
     for layer in layers:
         assert not layer.output.read().any()
@@ -267,6 +276,7 @@ ORACLES: dict[str, Callable[[AttentionLayers], None]] = {
     "orthogonal": check_orthogonal,
     "scale_matched": check_scale_matched,
     "small_init": check_small,
+    "spectral": check_spectral,
     "tfixup": check_tfixup,
     "trunc_normal": gaussian(lambda layer, role: 0.02),
     "xavier": gaussian(fan_std, 1.8),

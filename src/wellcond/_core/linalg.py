@@ -52,6 +52,19 @@ def svdvals(weights: Tensor) -> Tensor:
     return sigma
 
 
+def spectral_norms(weights: Tensor) -> Tensor:
+    """The largest singular value of each matrix in float64, from the smaller Gram matrix: `(…, D, d)` to `(…)`.
+
+    >>> spectral_norms(torch.tensor([[[3.0, 0.0], [0.0, 4.0], [0.0, 0.0]]]))
+    tensor([4.], dtype=torch.float64)
+    """
+    exact = wide(weights)
+    tall = exact if exact.shape[-2] >= exact.shape[-1] else exact.mT
+    with one_thread():
+        largest: Tensor = torch.linalg.eigvalsh(tall.mT @ tall)[..., -1]
+    return largest.clamp(min=0).sqrt()
+
+
 def condition_numbers(weights: Tensor) -> Tensor:
     """κ = σ_max ÷ σ_min per matrix in float64, `inf` where the matrix is rank deficient to that precision.
 
