@@ -44,6 +44,7 @@ COMPOSITIONS = rows(
     ("composition options that are no dict", vit, init({"qk": ("conditioned", 3)}), "3"),
     ("composition query of mimetic", vit, init({"q": "mimetic"}), "mimetic"),
     ("composition value of mimetic", vit, init({"qkv": "mimetic"}), "value and output"),
+    ("composition query of symmetric", vit, init({"q": "symmetric"}), "query and key"),
     ("composition key of impulse", wide_vit, init({"k": "impulse", "q": "normal"}), "impulse"),
     ("composition of weight selection", vit, init({"qk": ("weight_selection", {"teacher": "t"})}), "weight_selection"),
     ("composition with options", vit, init({"qk": "conditioned"}, value_strength=2.0), "value_strength"),

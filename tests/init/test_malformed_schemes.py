@@ -184,6 +184,8 @@ OPTIONS = rows(
     ("spectral: gain", vit, init("spectral", gain=0), "gain"),
     ("spectral: draw", vit, init("spectral", draw="normal"), "normal"),
     ("spectral: granularity", vit, init("spectral", granularity="matrix"), "matrix"),
+    ("symmetric: gain", vit, init("symmetric", gain=-0.5), "gain"),
+    ("symmetric: sign", vit, init("symmetric", sign=0), "sign"),
     ("centring: typo", vit, init("centring", qk="conditoned"), "conditoned"),
     ("centring: sets neither q nor k", vit, init("centring", qk={"vo": "mimetic"}), "qk"),
 )

@@ -134,3 +134,25 @@ def test_orthogonal_spectral_heads_have_one_singular_value() -> None:
     for role, wanted in (("query", math.sqrt(8 / 24)), ("output", 1.0)):
         for head in getattr(layer, role).read():
             np.testing.assert_allclose(np.linalg.svd(head.double().numpy(), compute_uv=False), wanted, rtol=1e-6)
+
+
+def test_symmetric_with_a_sign() -> None:
+    model = make_vit()
+    layer = wc.init_(model, "symmetric", sign=-1, distribution="normal", seed=0).layers[0]
+    assert torch.equal(layer.key.read(), -layer.query.read())
+    assert audits(model, "symmetric", sign=-1, distribution="normal")
+    assert not audits(model, "symmetric", distribution="normal")
+
+
+@pytest.mark.parametrize("change", ["one entry", "twice the key"])
+def test_the_audit_of_symmetry(change: str) -> None:
+    model = make_vit()
+    layer = wc.init_(model, "symmetric", seed=0).layers[1]
+    key = layer.key.read()
+    if change == "one entry":
+        key[2, 5, 1] *= 1.01
+    else:
+        key[2] *= 2
+    layer.key.write_(key)
+    failures = wc.audit(model, "symmetric").failures
+    assert {(f.layer, f.role, f.head) for f in failures} == {("blocks.1.attn", "key", 2)}

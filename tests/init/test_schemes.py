@@ -100,6 +100,15 @@ def check_centring(layers: AttentionLayers) -> None:
             assert_semi_orthogonal(head)
 
 
+def check_symmetric(layers: AttentionLayers) -> None:
+    for layer in layers:
+        for query, key in zip(heads_of(layer, "query"), heads_of(layer, "key"), strict=True):
+            product = (query @ key.T).numpy()
+            assert np.abs(product - product.T).max() < 1e-12
+            assert np.linalg.eigvalsh(product).min() > -1e-6
+        assert_std([layer.query.read()], layer.query.shape[1] ** -0.5, 1.8)
+
+
 def check_spectral(layers: AttentionLayers) -> None:
     for layer in layers:
         for role, projection in layer.projections():
@@ -277,6 +286,7 @@ ORACLES: dict[str, Callable[[AttentionLayers], None]] = {
     "scale_matched": check_scale_matched,
     "small_init": check_small,
     "spectral": check_spectral,
+    "symmetric": check_symmetric,
     "tfixup": check_tfixup,
     "trunc_normal": gaussian(lambda layer, role: 0.02),
     "xavier": gaussian(fan_std, 1.8),
