@@ -176,7 +176,7 @@ def test_the_remedies_of_a_decoder_with_grouped_heads_run() -> None:
     (concern, *_) = (
         c for c in wc.diagnose(model, ids(), thresholds=limits, **FAST).concerns if c.code == "rank collapse"
     )
-    assert "gpt2_residual" in concern.remedy  # centring wants as many heads of values as of queries
+    assert "gpt2_residual" in concern.remedy  # centring reaches no more of the stream than the value heads do
     exec(concern.remedy, {"model": model, "wc": wc})
     after = wc.diagnose(model, ids(), thresholds=limits, **FAST)
     assert "rank collapse" not in {c.code for c in after.concerns}

@@ -39,6 +39,11 @@ def bare() -> nn.Module:
     return nn.MultiheadAttention(24, 3)
 
 
+@cache
+def other_values() -> nn.Module:
+    return nn.MultiheadAttention(24, 3, vdim=10)
+
+
 INAPPLICABLE = rows(
     InapplicableError,
     ("mimetic on grouped-query", llama, init("mimetic"), "grouped-query"),
@@ -50,7 +55,7 @@ INAPPLICABLE = rows(
     ("impulse on cross-covariance", xcit, init("impulse"), "xca"),
     ("dct on a grouped key", llama, init("dct"), "DCT"),
     ("dct where heads · d is not D", wide_llama, init("dct", roles="q"), "24 × 4·16"),
-    ("centring on grouped-query", llama, init("centring"), "grouped-query"),
+    ("centring where value and output differ", other_values, init("centring"), "no square product"),
     ("centring with mimetic on grouped-query", llama, init("centring", qk="mimetic"), "grouped-query"),
     ("scale_matched to mimetic on grouped-query", llama, init("scale_matched", of="mimetic"), "grouped-query"),
     (
@@ -69,6 +74,8 @@ INAPPLICABLE = rows(
     ("depth_scaled on bare attention", bare, init("depth_scaled"), "depth"),
     ("gpt2_residual on bare attention", bare, init("gpt2_residual"), "depth"),
     ("critical on cross-covariance", xcit, init("critical", tokens=4), "xca"),
+    ("symmetric on grouped-query", llama, init("symmetric"), "grouped-query"),
+    ("skipless on grouped-query", llama, init("skipless"), "grouped-query"),
     ("composition part", llama, init({"qk": "mimetic", "vo": "conditioned"}), "mimetic"),
     ("audit of what does not apply", llama, audit("mimetic"), "grouped-query"),
 )

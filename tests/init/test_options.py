@@ -1,4 +1,4 @@
-"""Options that change what a scheme draws: zeros, norms and pairs, each by an independent oracle."""
+"""Options that change what a scheme draws: zeros, norms, products and their controls, each by an independent oracle."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from timm.models.vision_transformer import Block
 from torch import Tensor, nn
 
 import wellcond as wc
-from tests.init.test_schemes import assert_std
+from tests.init.test_schemes import assert_std, value_output
 from tests.malformed import make_llama, make_vit
 from wellcond.errors import InapplicableError
 from wellcond.testing import same_bits, state
@@ -156,3 +156,58 @@ def test_the_audit_of_symmetry(change: str) -> None:
     layer.key.write_(key)
     failures = wc.audit(model, "symmetric").failures
     assert {(f.layer, f.role, f.head) for f in failures} == {("blocks.1.attn", "key", 2)}
+
+
+def test_skipless_as_a_rotation() -> None:
+    model = make_vit()
+    plan = wc.init_(model, "skipless", structure="rotation", seed=0)
+    for layer in plan.layers:
+        rotation = value_output(layer).numpy() / 9
+        assert np.abs(rotation @ rotation.T - np.eye(24)).max() < 1e-6
+        assert abs(np.trace(rotation)) < 6  # of variance 1, whatever the size
+    assert audits(model, "skipless", structure="rotation")
+    assert not audits(model, "skipless")
+
+
+@pytest.mark.parametrize("sizes", [{}, {"head_dim": 16}], ids=["narrow", "wide"])
+@pytest.mark.parametrize("structure", ["identity", "rotation"])
+def test_centring_of_grouped_heads_and_its_controls(sizes: dict[str, int], structure: str) -> None:
+    """Two value heads for four query heads: γ on 2·6 of 24 dimensions, or, of width 16, on all."""
+    model = make_llama(**sizes)
+    wc.init_(model, "centring", gamma=0.3, structure=structure, seed=0)
+    assert audits(model, "centring", gamma=0.3, structure=structure)
+    layer = wc.attention_layers(model)[0]
+    product = value_output(layer)
+    rank = min(24, 2 * layer.head_dim)
+    sigma = np.linalg.svd(product.numpy(), compute_uv=False)
+    np.testing.assert_allclose(sigma, [0.3] * rank + [0.0] * (24 - rank), atol=1e-6)
+    trace = float(product.trace()) / 0.3
+    assert trace == pytest.approx(-rank, rel=1e-6) if structure == "identity" else abs(trace) < 6  # of variance ≤ 1
+    wc.init_(model, "centring", gamma=0.3, structure=structure, sign=1, seed=0)
+    assert torch.equal(value_output(layer), -product)
+
+
+def test_centring_in_a_real_module_with_shared_heads() -> None:
+    """With queries of zero, a causal head averages what came before: the module returns −γ times that average."""
+    model = make_llama(head_dim=16).double()
+    wc.init_(model, "centring", gamma=0.3, seed=0)
+    attention = model.layers[0].self_attn
+    with torch.no_grad():
+        attention.q_proj.weight.zero_()
+    torch.manual_seed(0)
+    x = torch.randn(1, 7, 24, dtype=torch.float64)
+    got = attention(x, position_embeddings=model.rotary_emb(x, torch.arange(7)[None]), attention_mask=None)[0]
+    average = x.cumsum(1) / torch.arange(1, 8)[:, None]
+    torch.testing.assert_close(got, -0.3 * average, rtol=0, atol=1e-6)  # the weights are of float32
+
+
+def test_controls_of_centring_keep_its_values() -> None:
+    default, rotated = make_vit(), make_vit()
+    one = wc.init_(default, "centring", seed=0).layers[0]
+    other = wc.init_(rotated, "centring", structure="rotation", seed=0).layers[0]
+    assert all(same_bits(getattr(one, role).read(), getattr(other, role).read()) for role in ("query", "key", "value"))
+    rotation = value_output(other).numpy() / 0.5
+    assert np.abs(rotation @ rotation.T - np.eye(24)).max() < 1e-6
+    assert abs(np.trace(rotation)) < 6
+    assert audits(rotated, "centring", structure="rotation")
+    assert not audits(rotated, "centring")

@@ -92,12 +92,41 @@ def check_dct(layers: AttentionLayers) -> None:
         assert np.allclose(stored[0], stored[0, 0])
 
 
+def value_output(layer: AttentionLayer) -> Tensor:
+    """Σ_h W_V W_O over the query heads, each with its group's value, in float64."""
+    value, output = layer.value.read().double(), layer.output.read().double()
+    return (value.repeat_interleave(len(output) // len(value), dim=0) @ output.mT).sum(0)
+
+
 def check_centring(layers: AttentionLayers) -> None:
+    """−½ I, exactly where the heads fill the width, else on as many dimensions as the value heads have."""
     for layer in layers:
-        product = whole(layer, "value") @ whole(layer, "output")
-        assert torch.equal(product, -0.5 * torch.eye(layer.width, dtype=torch.float64))
+        groups, width, d = layer.value.shape
+        product = value_output(layer)
+        if groups * d == width and layer.output.heads == groups:
+            assert torch.equal(product, -0.5 * torch.eye(width, dtype=torch.float64))
+        sigma = np.linalg.eigvalsh(product.numpy())
+        rank = min(groups * d, width)
+        np.testing.assert_allclose(sigma, [-0.5] * rank + [0.0] * (width - rank), atol=1e-6)
+        assert (product - product.T).abs().max() < 1e-6
         for head in heads_of(layer, "query", "key"):
             assert_semi_orthogonal(head)
+
+
+def check_skipless(layers: AttentionLayers) -> None:
+    for layer in layers:
+        size = layer.width
+        draw, eye = Draw(0, layer.name), np.eye(size)
+        assert (value_output(layer) - 9 * torch.eye(size)).abs().max() < 1e-5
+        for role in ("value", "output"):
+            sigma = np.linalg.svd(whole(layer, role).numpy(), compute_uv=False)
+            np.testing.assert_allclose(sigma, 3, rtol=1e-6)
+        queries, keys = layer.query.read().double().numpy(), layer.key.read().double().numpy()
+        for head in range(layer.num_heads):
+            z = draw.normal("query", 1, size, size, first=head)[0].double().numpy() / math.sqrt(size)
+            u, s, vt = np.linalg.svd(2 * z + 0.6 * eye)
+            best = (u[:, : layer.head_dim] * s[: layer.head_dim]) @ vt[: layer.head_dim]
+            assert np.abs(queries[head] @ keys[head].T - best).max() < 1e-5
 
 
 def check_symmetric(layers: AttentionLayers) -> None:
@@ -284,6 +313,7 @@ ORACLES: dict[str, Callable[[AttentionLayers], None]] = {
     "normal": gaussian(lambda layer, role: 0.02),
     "orthogonal": check_orthogonal,
     "scale_matched": check_scale_matched,
+    "skipless": check_skipless,
     "small_init": check_small,
     "spectral": check_spectral,
     "symmetric": check_symmetric,
