@@ -110,6 +110,12 @@ def triangular_factor(matrix: Tensor) -> Tensor:
     return r
 
 
+def orthonormal_columns(matrix: Tensor) -> Tensor:
+    """Q of the thin QR factorisation, in the matrix's own precision: `(m, n)` to `(m, min(m, n))`."""
+    q: Tensor = torch.linalg.qr(matrix)[0]
+    return q
+
+
 def cholesky(gram: Tensor) -> Tensor | None:
     """L of G = L Lᵀ, None if a matrix is not positive definite to working precision."""
     factor, failed = torch.linalg.cholesky_ex(exact(gram))
@@ -133,7 +139,7 @@ def svd(matrix: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     """Thin `U, S, Vᵀ` in float64 with the sign of each pair fixed, so that equal matrices give equal factors."""
     with one_thread():
         u, s, vt = torch.linalg.svd(wide(matrix), full_matrices=False)
-    sign = _signs(u)
+    sign = fixed_signs(u)
     return u * sign, s, vt * sign.mT
 
 
@@ -155,11 +161,11 @@ def leading_triples(matrix: Tensor, count: int) -> tuple[Tensor, Tensor, Tensor]
     s = u.square().sum(0).sqrt()
     u = u / s.clamp(min=torch.finfo(torch.float64).tiny)
     left, right = (u, v) if tall is exact else (v, u)
-    sign = _signs(left)
+    sign = fixed_signs(left)
     return left * sign, s, (right * sign).mT
 
 
-def _signs(left: Tensor) -> Tensor:
+def fixed_signs(left: Tensor) -> Tensor:
     """Signs that make the largest entry of each column positive, so that equal matrices give equal factors."""
     return torch.where(left.gather(-2, left.abs().argmax(-2, keepdim=True)) < 0, -1.0, 1.0).to(left.dtype)
 

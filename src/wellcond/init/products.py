@@ -8,11 +8,13 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import cache
 from typing import Literal
 
 import torch
 from torch import Tensor
 
+from wellcond._core.chebyshev_filter import ChebyshevFilter
 from wellcond._core.keyed_random import WHOLE_PROJECTION, Draw
 from wellcond._core.linalg import leading_triples, svd, svdvals
 from wellcond.attention.layouts import joined
@@ -62,21 +64,31 @@ class _Product(Law):
         sample = draw.uniform if self.noise == "uniform" else draw.normal
         z = sample(role, 1, size, size, first=head)[0].to(torch.float64)
         z *= self.alpha * (math.sqrt(3 / size) if self.noise == "uniform" else math.sqrt(1 / size))
-        return z + self.beta * torch.eye(size, dtype=torch.float64)
+        z.diagonal().add_(self.beta)
+        return z
 
 
 @dataclass(frozen=True)
 class QueryKeyProduct(_Product):
     """Per head, the best rank-d approximation of α Z + β I, split evenly."""
 
+    @cache  # noqa: B019 - a law is a few numbers
+    def filter(self, width: int, d: int) -> ChebyshevFilter | None:
+        """The quick way to the targets' leading triples, from one draw: all of one size have like singular values."""
+        if not ChebyshevFilter.pays(width, d):
+            return None
+        return ChebyshevFilter.of(svdvals(self.target(Draw(0, "spectrum"), "query", 0, width)), d)
+
     def sample(self, draw: Draw, roles: tuple[str, ...], shapes: tuple[Shape, ...]) -> tuple[Tensor, ...]:
         """Truncated SVD of each head's target: the D × D factorisation is the cost of this scheme."""
         heads, width, d = shapes[0]
+        quick = self.filter(width, d)
         query, key = torch.empty(heads, d, width), torch.empty(heads, d, width)
         for head in range(heads):
             target = self.target(draw, roles[0], head, width)
+            found = quick.triples(target) if quick is not None else None
             # Half of the singular values of αZ + βI are within a small factor of the largest.
-            u, s, vt = leading_triples(target, d) if 2 * d <= width else svd(target)
+            u, s, vt = found or (leading_triples(target, d) if 2 * d <= width else svd(target))
             root = s[:d].sqrt()[:, None]
             query[head], key[head] = u[:, :d].T * root, vt[:d] * root
         return query.mT, key.mT
