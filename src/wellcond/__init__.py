@@ -59,6 +59,8 @@ if TYPE_CHECKING:  # the one list of public names; `__getattr__` imports each fr
     from wellcond.propagation.trainability import trainability as trainability
     from wellcond.scale.balance import balance_ as balance_
     from wellcond.scale.balance_result import Balance as Balance
+    from wellcond.scale.calibrate import calibrate_ as calibrate_
+    from wellcond.scale.calibration_result import Calibration as Calibration
 
     __version__: str
 else:

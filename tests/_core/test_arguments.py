@@ -205,6 +205,15 @@ CALLS: dict[str, Call] = {
         {"model": r.model, "scheme": "normal", "layers": None, "on_inapplicable": "error", "std": 0.1},
     ),
     "schemes": lambda r: (wc.schemes, {"pattern": "*"}),
+    "balance_": lambda r: (
+        wc.balance_,
+        {"model": r.model, "batch": batch(), "part": "qk", "group": "scalar", "to": "balanced", "layers": None}
+        | {"optimizer": torch.optim.AdamW(r.model.parameters())},
+    ),
+    "calibrate_": lambda r: (
+        wc.calibrate_,
+        {"model": r.model, "batch": batch(), "beta": 0.3, "branch": 0.5, "layers": None},
+    ),
     "condition_": lambda r: (
         wc.condition_,
         {

@@ -249,7 +249,7 @@ def test_noise_is_one_colour_in_page_and_picture(browser: Browser, tmp_path: Pat
         values = [value for row in drawn(page, "#map")[0]["z"] for value in row]
         assert 0 < max(values) - min(values) < 0.1 * (high - low)
     images = {axes.get_title(): axes.images[0] for axes in found.plot().axes if axes.images}
-    assert list(images)[:3] == ["entropy", "concentration Σ p²", "similarity of tokens"]
+    assert list(images)[:4] == ["β", "κ(W_Q W_Kᵀ)", "κ(W_V W_O)", "entropy"]
     assert images["κ(W_Q)"].get_clim() == pytest.approx((10**low, 10**high))
     assert images["entropy"].get_clim() == (0, 1)
     shown = images["κ(W_Q)"].get_array()

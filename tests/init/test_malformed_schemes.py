@@ -98,6 +98,7 @@ UNKNOWN_OPTIONS = rows(
             **{info.name: {} for info in wc.schemes()},
             "critical": {"tokens": 16},
             "weight_selection": {"teacher": "t.safetensors"},
+            "calibrated": {"batch": None},
         }.items()
     ),
 )

@@ -23,8 +23,8 @@ from wellcond.testing import same_bits, state
 
 SIGMAS = 5
 OPTIONS: dict[str, dict[str, object]] = {"critical": {"tokens": 197}}
-NEEDS_TEACHER = "weight_selection"
-SCHEMES = [info.name for info in wc.schemes() if info.name != NEEDS_TEACHER]
+NEEDS_MORE = ("weight_selection", "calibrated")  # a teacher, a batch
+SCHEMES = [info.name for info in wc.schemes() if info.name not in NEEDS_MORE]
 
 
 def heads_of(layer: AttentionLayer, *roles: str) -> list[Tensor]:

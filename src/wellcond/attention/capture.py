@@ -99,21 +99,26 @@ def _watching(layers: Sequence[AttentionLayer]) -> Iterator[dict[int, Call]]:
             handle.remove()
 
 
+def bound_arguments(module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> dict[str, Any]:
+    """Return a module's arguments by parameter name, surplus keyword arguments among them."""
+    signature = inspect.signature(module.forward)
+    bound = dict(signature.bind(*args, **kwargs).arguments)
+    for name, parameter in signature.parameters.items():
+        if parameter.kind is inspect.Parameter.VAR_KEYWORD:
+            bound.update(bound.pop(name, {}))
+    return bound
+
+
 def _watch(index: int, layer: AttentionLayer, calls: dict[int, Call]) -> list[Any]:
     """Hook one attention module and the modules of its projections."""
     module = layer.module
-    signature = inspect.signature(module.forward)
     depth = [0]  # calls under way or finished; only the first is recorded
 
     def enter(module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         depth[0] += 1
         if depth[0] > 1:
             return
-        bound = signature.bind(*args, **kwargs).arguments
-        for name, parameter in signature.parameters.items():
-            if parameter.kind is inspect.Parameter.VAR_KEYWORD:
-                bound.update(bound.pop(name, {}))
-        calls[index] = Call(layer, module, dict(bound), given=(args, kwargs))
+        calls[index] = Call(layer, module, bound_arguments(module, args, kwargs), given=(args, kwargs))
 
     def leave(module: nn.Module, args: Any, output: Any) -> None:
         if depth[0] == 1:

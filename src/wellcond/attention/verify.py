@@ -107,10 +107,11 @@ def rebuild(layer: AttentionLayer, call: Call) -> tuple[Tensor, Tensor]:
         mixing = replay.mixing(call)
         mixed = mixing(q, k, v)
         still = mixing(torch.zeros_like(q), k, v) if q.numel() else torch.zeros_like(mixed)
-        return _finished(layer, call, mixed), _finished(layer, call, still)
+        return finished(layer, call, mixed), finished(layer, call, still)
 
 
-def _finished(layer: AttentionLayer, call: Call, mixed: Tensor) -> Tensor:
+def finished(layer: AttentionLayer, call: Call, mixed: Tensor) -> Tensor:
+    """Compute the layer's output from what its heads have mixed."""
     assert layer.replay is not None
     mixed = layer.replay.assemble(call, mixed)
     return layer.replay.finish(call, mixed if layer.output is None else project_out(layer.output, mixed))

@@ -34,6 +34,15 @@ def load_weights_given(model: Any, weights: Path | None, allow_pt: bool) -> None
     wc.load_weights_(model, weights, allow_pt=allow_pt)
 
 
+def model_and_inputs(model: str, seed: int, weights: Path | None, allow_pt: bool, **given: Any) -> tuple[Any, Any]:
+    """Build a model, load its weights if there are any, and make what it is fed."""
+    from wellcond.inputs.example_inputs import inputs_for
+
+    built = wc.build_model(model, seed=seed)
+    load_weights_given(built, weights, allow_pt)
+    return built, inputs_for(built, seed=seed, **given)
+
+
 def check_folder_of(target: Path) -> None:
     """Refuse a file to write whose folder is not there, before any work is done for it."""
     if not check_path(target).parent.is_dir():

@@ -52,6 +52,32 @@ class SchemeOptions:
 
 
 @dataclass(frozen=True)
+class InputOptions:
+    """Weights and inputs of a model that is run."""
+
+    images: Annotated[
+        str | None, typer.Option(help="A folder of images, or 'sample' for the photographs of scikit-learn.")
+    ] = None
+    text: Annotated[str | None, typer.Option(help="A text file, or the text itself.")] = None
+    weights: Weights = None
+    allow_pt: AllowPt = False
+    batch: Annotated[int, typer.Option(help="Images or sequences.", min=1)] = 8
+    tokens: Annotated[
+        int | None,
+        typer.Option(help="Tokens of a sequence.", min=1, show_default="128, or all the model has positions for"),
+    ] = None
+    seed: Annotated[int, typer.Option(help="Of fresh weights and random inputs.")] = 0
+    layers: Layers = None
+
+    def model_and_inputs(self, model: str) -> tuple[Any, Any]:
+        """Build the model with its weights, and make what it is fed."""
+        from wellcond.cli.arguments import model_and_inputs
+
+        given = {"images": self.images, "text": self.text, "batch": self.batch, "tokens": self.tokens}
+        return model_and_inputs(model, self.seed, self.weights, self.allow_pt, **given)
+
+
+@dataclass(frozen=True)
 class RunOptions:
     """How a recipe is changed, and what makes its runs."""
 

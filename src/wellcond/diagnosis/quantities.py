@@ -39,7 +39,7 @@ def _scale() -> Iterator[Quantity]:
         "heads",
         readings.attention_reader("beta"),
         BETA,
-        **about | {"overview": True, "headline": True, "picture": True},
+        **about | {"overview": True, "picture": True},
         words="sharpness β",
         meaning="standard deviation of a row’s logits ÷ √(2 log T); 0: uniform; 1: the largest outweighs all others",
         terminal=Column("β"),
@@ -134,7 +134,7 @@ def _jacobian() -> Iterator[Quantity]:
     lacking = VerdictRule("rank-deficient Jacobian", text, remedies.condition_inputs, status=DEFICIENT)
     text, unless = "κ_eq(J) is {value:.1e}", lacking.code
     large = VerdictRule("ill-conditioned Jacobian", text, remedies.condition_inputs, above="jacobian", unless=unless)
-    first: dict[str, Any] = {"column": True, "picture": True, "headline": True, "logged": ("mean",)}
+    first: dict[str, Any] = {"column": True, "picture": True, "logged": ("mean",)}
     yield Quantity(
         "kappa_equilibrated",
         "κ_eq(J)",
@@ -152,6 +152,7 @@ def _jacobian() -> Iterator[Quantity]:
         **about | first,
         words="κ(J), condition number of attention’s Jacobian",
         meaning="as it stands: scalings that leave the function as it is change it",
+        headline=True,
         terminal=Column("κ(J)"),
         verdicts=(lacking,),
     )

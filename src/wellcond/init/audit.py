@@ -136,6 +136,8 @@ def audit(
     True
     """
     made = plan(model, scheme, layers=layers, on_inapplicable=on_inapplicable, **options)
+    if made.scheme.runs_model:
+        raise SchemeError(f"'{made.scheme}' scales weights on a batch, by no law; wc.diagnose measures β and g")
     if made.scheme.functional():
         raise SchemeError("a scheme function declares no law, so there is nothing to audit against")
     return Audit(str(made.scheme), tuple(_findings(made)), tuple(made.inapplicable))

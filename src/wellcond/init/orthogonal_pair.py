@@ -10,8 +10,9 @@ from torch import Tensor
 
 from wellcond._core.keyed_random import WHOLE_PROJECTION, Draw
 from wellcond._core.linalg import one_thread
+from wellcond.attention.layouts import joined
 from wellcond.attention.view import AttentionLayer
-from wellcond.init.laws import Check, Law, SemiOrthogonal, Shape, joined
+from wellcond.init.laws import Check, Law, SemiOrthogonal, Shape
 from wellcond.init.scheme import missing_roles
 
 Structure = Literal["identity", "rotation"]

@@ -163,6 +163,7 @@ class Plan(Tabular):
         self.assignments = [
             narrowed(a, lambda p: p.weight in written) if a.law is None else a for a in self.assignments
         ]
+        self.scheme.finish_(self.layers, writes)
 
     @property
     def on_meta(self) -> bool:

@@ -12,6 +12,7 @@ from wellcond._core.keyed_random import Draw
 from wellcond.attention.layers import AttentionLayers
 from wellcond.attention.projection import Projection
 from wellcond.attention.view import AttentionLayer
+from wellcond.conditioning.parameter_writes import ParameterWrites
 from wellcond.init.laws import Law
 
 Laws = dict[tuple[str, ...], Law]
@@ -59,6 +60,7 @@ class Scheme:
     published: ClassVar[str] = ""
     stand_ins: ClassVar[Mapping[str, Any]] = {}
     composable: ClassVar[bool] = True  # False for a scheme that sets whole parameters, whatever their roles
+    runs_model: ClassVar[bool] = False  # True for a scheme that finishes by running the model
 
     def applies(self, layer: AttentionLayer) -> str | None:
         """Return why the scheme does not apply to a layer, or None if it does."""
@@ -93,6 +95,9 @@ class Scheme:
     def returned(self, layer: AttentionLayer, draw: Draw) -> dict[str, Tensor]:
         """Return the weights that this function makes for a layer: `{role: (heads, D, d)}`."""
         return {}
+
+    def finish_(self, layers: AttentionLayers, writes: ParameterWrites) -> None:
+        """Change what was drawn by running the model, if the scheme does."""
 
     def check_layers(self, layers: AttentionLayers) -> None:
         """Raise if what the user asked for has no effect on these layers."""

@@ -9,7 +9,8 @@ from torch import Tensor
 
 from wellcond._core.keyed_random import WHOLE_PROJECTION, Draw
 from wellcond._core.linalg import spectral_norms
-from wellcond.init.laws import SIGMAS, Check, RoleLaw, Shape, joined, measured_rms
+from wellcond.attention.layouts import joined
+from wellcond.init.laws import SIGMAS, Check, RoleLaw, Shape, measured_rms
 
 
 @dataclass(frozen=True)

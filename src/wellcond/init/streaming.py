@@ -23,7 +23,7 @@ from wellcond.attention.layers import LayerFilter
 from wellcond.attention.paths import unwrap
 from wellcond.attention.storage import assign_, fetch, split_path
 from wellcond.checkpoint.safetensors_files import INDEX, refuse_pickle, write_named
-from wellcond.errors import CheckpointError, WellcondError
+from wellcond.errors import CheckpointError, SchemeError, WellcondError
 from wellcond.init.api import plan
 from wellcond.init.compose import SchemeLike
 from wellcond.init.model_defaults import INSTEAD, check_repeatable, initialise_part
@@ -70,6 +70,8 @@ def init_to_files(
     target = directory_target(directory)
     model = _on_meta(build)
     made = plan(model, scheme, seed=seed, layers=layers, on_inapplicable=on_inapplicable, **options)
+    if made.scheme.runs_model:
+        raise SchemeError(f"'{made.scheme}' runs the model, which files block by block do not allow: use wc.init_")
     check_repeatable(model)
     shards = cut(model)
     with replacing(target, CheckpointError, durable=True) as folder:

@@ -72,6 +72,8 @@ class _Followed:
 def residual_sums(layers: Sequence[AttentionLayer], at_sum: AtSum | None = None) -> Iterator[dict[str, ResidualSum]]:
     """Yield a dictionary that has, after a pass, the sum of each layer whose first call reached one, by name.
 
+    `at_sum` is asked at each sum for a number to multiply the branch by there.
+
     >>> import wellcond as wc
     >>> model = nn.TransformerEncoderLayer(8, 2, batch_first=True).eval()
     >>> with torch.no_grad(), residual_sums(wc.attention_layers(model)) as found:
@@ -113,6 +115,7 @@ class _Follow(TorchDispatchMode):
         self.marked: set[int] = set()
         self.made = WeakIdKeyDictionary()  # when each tensor was
         self.followed = WeakIdKeyDictionary()
+        self.touched = WeakIdKeyDictionary()  # what was computed from a followed tensor and is not followed itself
 
     def enter(self, index: int, *_: Any) -> None:
         self.entered.setdefault(index, self.time)
@@ -129,8 +132,9 @@ class _Follow(TorchDispatchMode):
         self.time += 1
         given = [x for x in tree_leaves(args) if isinstance(x, Tensor)]
         mine = [x for x in given if x in self.followed]
+        touched = any(x in self.touched for x in given)
         if not mine:
-            return self._stamp(func(*args, **kwargs))
+            return self._stamp(func(*args, **kwargs), touched)
         x, state = mine[0], self.followed[mine[0]]
         name = str(func.overloadpacket.__name__)
         if name in ("add", "add_") and len(given) == 2 and len(mine) == 1:
@@ -138,17 +142,21 @@ class _Follow(TorchDispatchMode):
         result = self._stamp(func(*args, **kwargs))
         made = next((y for y in tree_leaves(result) if isinstance(y, Tensor) and y.is_floating_point()), None)
         plain = func.is_view or name in ("_unsafe_view", "clone")
-        linear = plain or name in LINEAR
+        linear = plain or (name in LINEAR and not touched)
         # Where branches are joined, or the sum of two of them is changed, what each adds is not known.
         lost = name in JOINING or len(mine) > 1 or (state.own is not None and not plain)
         if made is not None and not lost and (linear or made.numel() == x.numel()):
             self.followed[made] = _Followed(state.layer, state.linear and linear, state.own)
-        return result
+            return result
+        return self._stamp(result, touched=True)
 
-    def _stamp(self, result: Any) -> Any:
+    def _stamp(self, result: Any, touched: bool = False) -> Any:
         for x in tree_leaves(result):
-            if isinstance(x, Tensor) and x not in self.made:
-                self.made[x] = self.time
+            if isinstance(x, Tensor):
+                if x not in self.made:
+                    self.made[x] = self.time
+                if touched:
+                    self.touched[x] = True
         return result
 
     def _add(self, func: Any, args: Any, kwargs: Any, x: Tensor, state: _Followed) -> Any:

@@ -6,27 +6,35 @@ W_Q and W_K. On tokens of unit size that are not alike, the β of the theory (`w
 
 from __future__ import annotations
 
+import math
+
 import torch
 from torch import Tensor
 
-from wellcond.attention.replay import Attended
+from wellcond.attention.storage import HALF_DTYPES
 
 
-def sharpness(seen: Attended) -> list[float | None]:
+def sharpness(logits: Tensor, hidden: Tensor | None = None) -> list[float | None]:
     """Return β of every head, mean over rows that see at least two keys; None for a head without such a row.
 
+    Logits are `(B, H, N, T)`; `hidden` broadcasts to them and is True where a mask takes a key out.
+
     >>> logits = torch.tensor([[[[0.0, 2.0], [1.0, 1.0]]]])
-    >>> [round(beta, 4) for beta in sharpness(Attended(logits, logits.softmax(-1), None))]   # (√2 + 0) / 2 / √(2 log 2)
+    >>> [round(beta, 4) for beta in sharpness(logits)]                      # (√2 + 0) / 2 / √(2 log 2)
     [0.6006]
     """
-    shown = None if seen.hidden is None else ~seen.hidden
-    count = torch.tensor(seen.logits.shape[-1]) if shown is None else shown.sum(-1)
-    logits = seen.logits.double() if shown is None else seen.logits.double().masked_fill(~shown, 0.0)
-    keys = count.to(logits).clamp_min(2)
-    apart = logits - logits.sum(-1, keepdim=True) / keys[..., None]
-    apart = apart if shown is None else apart.masked_fill(~shown, 0.0)
-    rows = (apart.square().sum(-1) / (keys - 1)).sqrt() / (2 * keys.log()).sqrt()
-    return head_means(rows, (count > 1).expand(rows.shape))
+    logits = logits.float() if logits.dtype in HALF_DTYPES else logits
+    if hidden is None:
+        total = logits.shape[-1]
+        rows = logits.std(-1) / math.sqrt(2 * math.log(max(total, 2)))
+        return head_means(rows.double().cpu(), torch.tensor(total > 1).expand(rows.shape))
+    hidden = hidden.expand(logits.shape)
+    count = (~hidden).sum(-1)
+    keys = count.clamp_min(2).double()
+    apart = logits.masked_fill(hidden, 0.0)
+    apart = (apart - (apart.sum(-1) / keys)[..., None].to(apart)).masked_fill(hidden, 0.0)
+    rows = (apart.square().sum(-1) / (keys - 1) / (2 * keys.log())).sqrt()
+    return head_means(rows.cpu(), (count > 1).cpu())
 
 
 def head_means(rows: Tensor, counted: Tensor) -> list[float | None]:

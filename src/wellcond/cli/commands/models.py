@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 import typer
 
@@ -12,15 +12,10 @@ import wellcond as wc
 from wellcond._core.json_safe import to_json
 from wellcond._core.terminal import filled
 from wellcond.cli.app import command, echo
-from wellcond.cli.arguments import check_folder_of, load_weights_given, model_shapes, setting
-from wellcond.cli.options import AllowPt, Json, Layers, Model, Weights
+from wellcond.cli.arguments import check_folder_of, model_and_inputs, model_shapes, setting
+from wellcond.cli.options import AllowPt, InputOptions, Json, Model
 from wellcond.cli.summaries import layers_data
 from wellcond.errors import BatchError, WellcondError
-
-if TYPE_CHECKING:
-    from torch import nn
-
-    from wellcond.inputs.example_inputs import Inputs
 
 
 @command
@@ -38,7 +33,7 @@ def inspect_command(
     if inputs is None:
         layers = wc.attention_layers(model_shapes(model))
     else:
-        built, fed = _model_and_inputs(model, seed, None, False, images=None, text=None, batch=2, tokens=None)
+        built, fed = model_and_inputs(model, seed, None, False, images=None, text=None, batch=2, tokens=None)
         layers = wc.attention_layers(built, fed.batch)
     echo(to_json({"model": model} | layers_data(layers)) if json else filled(str(layers)))
 
@@ -46,19 +41,7 @@ def inspect_command(
 @command
 def diagnose_command(
     model: Model,
-    images: Annotated[
-        str | None, typer.Option(help="A folder of images, or 'sample' for the photographs of scikit-learn.")
-    ] = None,
-    text: Annotated[str | None, typer.Option(help="A text file, or the text itself.")] = None,
-    weights: Weights = None,
-    allow_pt: AllowPt = False,
-    batch: Annotated[int, typer.Option(help="Images or sequences.", min=1)] = 8,
-    tokens: Annotated[
-        int | None,
-        typer.Option(help="Tokens of a sequence.", min=1, show_default="128, or all the model has positions for"),
-    ] = None,
-    seed: Annotated[int, typer.Option(help="Of fresh weights and random inputs.")] = 0,
-    layers: Layers = None,
+    inputs: InputOptions = InputOptions(),
     jacobian: Annotated[
         str, typer.Option(help="auto (what a few seconds pay for), exact (all rows and heads, says how long), or off.")
     ] = "auto",
@@ -73,11 +56,10 @@ def diagnose_command(
     targets = [target for target in (html, plot) if target is not None]
     for target in targets:
         check_folder_of(target)
-    given = {"images": images, "text": text, "batch": batch, "tokens": tokens}
-    built, fed = _model_and_inputs(model, seed, weights, allow_pt, **given)
-    options: dict[str, Any] = {"layers": layers, "jacobian": jacobian != "off" and jacobian, "vertical": vertical}
+    built, fed = inputs.model_and_inputs(model)
+    options: dict[str, Any] = {"jacobian": jacobian != "off" and jacobian, "vertical": vertical}
     try:
-        found = wc.diagnose(built, fed.batch, description=fed.description, **options)
+        found = wc.diagnose(built, fed.batch, layers=inputs.layers, description=fed.description, **options)
     except BatchError as error:
         from wellcond.inputs.arguments import WAY_OUT
 
@@ -127,7 +109,7 @@ def diagram_command(
     if model is None and given:
         raise WellcondError(f"{given[0]} is for a model's own diagram: add --model")
     if model is not None:
-        built, fed = _model_and_inputs(model, seed, weights, allow_pt, images=images, text=text, batch=batch)
+        built, fed = model_and_inputs(model, seed, weights, allow_pt, images=images, text=text, batch=batch)
         placed = wc.locate(built, fed.batch)
         placed.plot(output)
         about = {"model": model, "input": fed.description}
@@ -144,17 +126,6 @@ def diagram_command(
         echo(to_json(found.to_dict()) if json else filled(f"{found}"))
     if not json:
         echo(f"written to {output}")
-
-
-def _model_and_inputs(
-    model: str, seed: int, weights: Path | None, allow_pt: bool, **given: Any
-) -> tuple[nn.Module, Inputs]:
-    """Build a model, load its weights if there are any, and make what it is fed."""
-    from wellcond.inputs.example_inputs import inputs_for
-
-    built = wc.build_model(model, seed=seed)
-    load_weights_given(built, weights, allow_pt)
-    return built, inputs_for(built, seed=seed, **given)
 
 
 def _axis(text: str) -> Any:

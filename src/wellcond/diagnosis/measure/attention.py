@@ -42,7 +42,7 @@ def attention_records(layer: AttentionLayer, call: Call) -> tuple[list[HeadRecor
     records = [
         HeadRecord(head, e, s, logit, own=o, beta=b)
         for head, (e, s, logit, o, b) in enumerate(
-            zip(entropy, participation, largest, own, sharpness(seen), strict=True)
+            zip(entropy, participation, largest, own, sharpness(logits, hidden), strict=True)
         )
     ]
     return records, visible

@@ -1,0 +1,130 @@
+"""Set the sharpness of the heads of a layer that is about to run: scale W_Q and W_K, or the gains of its QK-norm."""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Sequence
+
+from torch import Tensor, nn
+
+from wellcond._core.linalg import wide
+from wellcond.attention.paths import join
+from wellcond.attention.projection import Projection
+from wellcond.attention.storage import HALF_DTYPES, assign_, full, write_refusal
+from wellcond.attention.view import QK_NORMS, AttentionLayer
+from wellcond.conditioning.parameter_writes import ParameterWrites
+from wellcond.scale.logits_at_entry import EntryLogits
+
+CLOSE = 1e-3  # relative distance from a target at which it is reached
+ROUNDS = 12
+
+
+def sharpen_(
+    logits: EntryLogits, before: Sequence[float | None], targets: Sequence[float], writes: ParameterWrites
+) -> str:
+    """Scale the queries and keys of a layer from one β to another; return why that cannot be, or nothing."""
+    layer = logits.call.layer
+    assert layer.query is not None
+    assert layer.key is not None
+    if any(not beta for beta in before):
+        return "its logits are all equal, or rows have one key: there is no sharpness to scale"
+    if layer.query.weight == layer.key.weight:
+        return "queries and keys are one projection, which cannot be scaled by head"
+    reason = layer.query.refusal() or layer.key.refusal()
+    if reason:
+        return reason
+    group = layer.num_heads // layer.key.heads
+    factors = [1.0] * layer.num_heads  # of the logits of each head
+    now: Sequence[float | None] = before
+    for _ in range(ROUNDS):
+        if all(beta and abs(beta / target - 1) < CLOSE for beta, target in zip(now, targets, strict=True)):
+            _write(layer, *_split(factors, group), writes)
+            return ""
+        factors = [f * t / (beta or math.inf) for f, t, beta in zip(factors, targets, now, strict=True)]
+        last, now = now, logits.sharpness(*_split(factors, group))
+        if _alike(last, now):
+            break
+    if _alike(before, logits.sharpness(*_split([100.0] * layer.num_heads, group))):
+        return _by_gains(logits, targets, writes)
+    return "a bias or a cap of its logits, which weights do not scale, keeps its sharpness from the target"
+
+
+def _alike(a: Sequence[float | None], b: Sequence[float | None]) -> bool:
+    return all(x and y and abs(y / x - 1) < CLOSE for x, y in zip(a, b, strict=True))
+
+
+def _split(factors: Sequence[float], group: int) -> tuple[list[float], list[float]]:
+    """Queries' and keys' parts of the factors: equal roots; heads that share a key share the mean of its root."""
+    keys = []
+    for start in range(0, len(factors), group):
+        mine = factors[start : start + group]
+        keys.append(math.exp(sum(math.log(f) for f in mine) / len(mine) / 2))
+    return [f / keys[head // group] for head, f in enumerate(factors)], keys
+
+
+def _write(layer: AttentionLayer, query: Sequence[float], key: Sequence[float], writes: ParameterWrites) -> None:
+    assert layer.query is not None
+    assert layer.key is not None
+    multiply_(layer.query, query, writes)
+    multiply_(layer.key, key, writes)
+
+
+def multiply_(projection: Projection, factors: Sequence[float], writes: ParameterWrites) -> None:
+    """Multiply each head of a projection, and its bias; the bias of an output projection by the first number."""
+    writes.open(projection.weight.path)
+    weight = projection.read()
+    weight = wide(weight) if weight.dtype in HALF_DTYPES else weight
+    projection.store_(weight * weight.new_tensor(factors)[:, None, None])
+    if projection.bias is None:
+        return
+    target = writes.open(projection.bias)
+    whole = wide(full(target)).clone()
+    if projection.bias_layout is None:
+        whole *= factors[0]
+    else:
+        projection.bias_layout.write_vector_(
+            whole, projection.bias_layout.read_vector(whole) * whole.new_tensor(factors)[:, None]
+        )
+    assign_(target, whole)
+
+
+def _by_gains(logits: EntryLogits, targets: Sequence[float], writes: ParameterWrites) -> str:
+    """Scale the gains of a QK-norm, which all heads share: the mean β of the layer becomes the targets' mean."""
+    layer = logits.call.layer
+    gains = _gains(layer)
+    if not gains:
+        return "queries and keys are normalised without a gain to scale"
+    target = sum(targets) / len(targets)
+    for _ in range(ROUNDS):
+        known = [beta for beta in logits.sharpness() if beta is not None]
+        now = sum(known) / len(known)
+        if abs(now / target - 1) < CLOSE:
+            return ""
+        factor = (target / now) ** (1 / len(gains))
+        for path, offset in gains.items():
+            parameter = writes.open(path)
+            assign_(parameter, (full(parameter).double() + offset) * factor - offset)
+    return "the gains of its QK-norm do not bring its sharpness to the target"
+
+
+def _gains(layer: AttentionLayer) -> dict[str, float]:
+    """Paths of the gains of a layer's QK-norms, and what is added to each at use: 1 where γ − 1 is stored."""
+    found: dict[str, float] = {}
+    for pattern in QK_NORMS.values():
+        for name, module in layer.module.named_modules():
+            weight = getattr(module, "weight", None)
+            if re.search(pattern, name) and isinstance(weight, Tensor) and not list(module.children()):
+                path = join(join(layer.path, name), "weight")
+                assert layer.root is not None
+                if write_refusal(layer.root, path) is None:
+                    found[path] = 1.0 if _stores_difference(module, weight) else 0.0
+    return found
+
+
+def _stores_difference(norm: nn.Module, weight: Tensor) -> bool:
+    """Whether a norm multiplies by 1 + weight, as Gemma's do: asked with a vector of ones and minus ones."""
+    x = weight.new_ones(weight.shape)
+    x[..., ::2] = -1.0
+    out = norm(x[None])[0] / x
+    return bool((out - 1 - weight).abs().max() < (out - weight).abs().max())
