@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import numbers
 from collections.abc import Mapping, Sequence
 from typing import Annotated, Any
 
@@ -56,7 +55,7 @@ class Targets:
 
 
 def _positive(value: Any) -> bool:
-    return isinstance(value, numbers.Real) and not isinstance(value, bool) and 0 < value < math.inf
+    return isinstance(value, (int, float)) and type(value) is not bool and 0 < value < math.inf
 
 
 def _by_layer(layers: AttentionLayers, given: Any, what: str) -> dict[str, Any]:
