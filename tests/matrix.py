@@ -17,8 +17,8 @@ Whether a scheme applies to a layer is a value, `scheme.applies(layer)`: nothing
 value for every scheme, with its default options, and every model of the test suite. `make matrix` writes this page.
 
 ✓: every attention layer of the model. `2 of 3`: two of its three layers. –: none. The numbers refer to the reasons
-below. `critical` is asked for 196 tokens, `scale_matched` for the scale of `conditioned`, and `weight_selection` for
-no teacher in particular.
+below. `critical` is asked for 196 tokens, `flipped`, `rotated` and `scale_matched` for controls of `conditioned`, and
+`weight_selection` for no teacher in particular.
 
 """
 

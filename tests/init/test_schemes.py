@@ -200,6 +200,24 @@ def check_scale_matched(layers: AttentionLayers) -> None:
             assert_std([projection.read()], matched_std(layer, role))
 
 
+def check_rotated(layers: AttentionLayers) -> None:
+    """As conditioned, but for the plane that all heads read their values from; each layer has its own."""
+    for layer in layers:
+        for head in heads_of(layer, "query", "key", "value"):
+            assert_semi_orthogonal(head)
+        values = heads_of(layer, "value")
+        assert all(torch.equal(values[0], head) for head in values)
+        assert all(not torch.allclose(head, torch.eye(*head.shape, dtype=torch.float64), atol=0.1) for head in values)
+
+
+def check_flipped(layers: AttentionLayers) -> None:
+    for layer in layers:
+        for head in heads_of(layer, "query", "key"):
+            assert_semi_orthogonal(head)
+        for head in heads_of(layer, "value"):
+            assert torch.equal(head, -torch.eye(*head.shape, dtype=torch.float64))
+
+
 def check_critical(layers: AttentionLayers) -> None:
     """Q and K each by the closed form; that it gives logits of std β √ln T is measured further below."""
     for layer in layers:
@@ -305,6 +323,7 @@ ORACLES: dict[str, Callable[[AttentionLayers], None]] = {
     "deepnorm": check_deepnorm,
     "depth_scaled": check_depth_scaled,
     "fan_in": gaussian(fan_in_std),
+    "flipped": check_flipped,
     "gpt2_residual": check_gpt2,
     "impulse": check_impulse,
     "kaiming": gaussian(kaiming_std),
@@ -312,6 +331,7 @@ ORACLES: dict[str, Callable[[AttentionLayers], None]] = {
     "mimetic": check_mimetic,
     "normal": gaussian(lambda layer, role: 0.02),
     "orthogonal": check_orthogonal,
+    "rotated": check_rotated,
     "scale_matched": check_scale_matched,
     "skipless": check_skipless,
     "small_init": check_small,

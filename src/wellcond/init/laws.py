@@ -25,7 +25,10 @@ SIGMAS = 5  # a correct draw misses a 5-sigma interval once in 1.7 million
 
 @dataclass(frozen=True)
 class Check:
-    """One measured quantity of one head against what its law says; `head` is −1 for the whole projection."""
+    """One measured quantity of one head against what its law says; `head` is −1 for the whole projection.
+
+    `spectral` is whether it depends on WᵀW alone, so that a rotation of the model's side changes nothing.
+    """
 
     role: int  # index into the law's roles
     head: int
@@ -33,6 +36,7 @@ class Check:
     measured: float
     expected: float
     tolerance: float
+    spectral: bool = False
 
     @property
     def passed(self) -> bool:
@@ -130,8 +134,8 @@ class SemiOrthogonal(RoleLaw):
             gram = matrix.T @ matrix if matrix.shape[0] >= matrix.shape[1] else matrix @ matrix.T
             departure = float((gram - torch.eye(gram.shape[0], dtype=gram.dtype)).abs().max())
             head = WHOLE_PROJECTION if self.whole else index
-            yield Check(0, head, "orthogonality error", departure, 0.0, 8 * eps)
-            yield Check(0, head, "κ", float(condition_numbers(matrix)), 1.0, 80 * eps)
+            yield Check(0, head, "orthogonality error", departure, 0.0, 8 * eps, spectral=True)
+            yield Check(0, head, "κ", float(condition_numbers(matrix)), 1.0, 80 * eps, spectral=True)
 
     def __str__(self) -> str:
         times = "" if self.gain == 1.0 else f" × {self.gain:g}"
@@ -203,7 +207,7 @@ class _Random(RoleLaw):
         error = self.std * math.sqrt((self.kurtosis - 1) / (4 * count))
         for head, matrix in enumerate(weight):
             rms, mean = float(matrix.square().mean().sqrt()), float(matrix.mean())
-            yield Check(0, head, "std", rms, self.std, SIGMAS * error + eps * self.std)
+            yield Check(0, head, "std", rms, self.std, SIGMAS * error + eps * self.std, spectral=True)
             yield Check(0, head, "mean", mean, 0.0, SIGMAS * self.std / math.sqrt(count) + eps * self.std)
             if math.isfinite(self.largest):
                 excess = max(0.0, float(matrix.abs().max()) - self.largest)

@@ -101,12 +101,12 @@ class QueryKeyProduct(_Product):
             unbalanced = float((grams[0] - grams[1]).abs().max()) / largest
             coupled = float((grams[0] - torch.diag(grams[0].diagonal())).abs().max()) / largest
             tolerance = 8 * eps * math.sqrt(query.shape[0])  # rounding of D entries a column
-            yield Check(0, head, "imbalance of Q and K", unbalanced, 0.0, tolerance)
-            yield Check(0, head, "departure from singular vectors", coupled, 0.0, tolerance)
+            yield Check(0, head, "imbalance of Q and K", unbalanced, 0.0, tolerance, spectral=True)
+            yield Check(0, head, "departure from singular vectors", coupled, 0.0, tolerance, spectral=True)
             # At most ‖αZ‖ + |β|, with ‖Z‖ → 2 for entries of variance 1/D.
             low, high = max(abs(self.beta), abs(self.alpha)) * 0.5, 2.5 * abs(self.alpha) + abs(self.beta)
             top = float(svdvals(query @ key.T)[0])
-            yield Check(0, head, "σ_max of Q Kᵀ", top, (low + high) / 2, (high - low) / 2)
+            yield Check(0, head, "σ_max of Q Kᵀ", top, (low + high) / 2, (high - low) / 2, spectral=True)
 
     def __str__(self) -> str:
         return f"Q Kᵀ ≈ {self.alpha:g} Z {self.beta:+g} I, rank d"
@@ -124,7 +124,7 @@ class ValueOutputProduct(_Product):
         return split_heads(u * root, heads), split_heads(vt.T * root, heads)
 
     def checks(self, weights: tuple[Tensor, ...], eps: float) -> Iterator[Check]:
-        """Diagonal and off-diagonal moments of W_V W_O."""
+        """Diagonal and off-diagonal moments of W_V W_O, and its norm."""
         product = joined(weights[0]) @ joined(weights[1]).T
         size = product.shape[0]
         diagonal, error = float(product.diagonal().mean()), abs(self.alpha) / size  # std α/√D, over D entries
@@ -136,6 +136,11 @@ class ValueOutputProduct(_Product):
         rounding = eps * (2 * abs(self.alpha) + abs(self.beta))
         measured = float(noise.square().mean().sqrt())
         yield Check(1, WHOLE_PROJECTION, "std of V O ∓ β I", measured, std, SIGMAS * error + rounding)
+        # ‖αZ + βI‖² ÷ D has mean α² + β² and variance α² (α² (kurtosis − 1) + 4β²) ÷ D².
+        norm, expected = float(product.square().sum()) / size, self.alpha**2 + self.beta**2
+        error = abs(self.alpha) * math.sqrt(self.alpha**2 * (kurtosis - 1) + 4 * self.beta**2) / size
+        tolerance = SIGMAS * error + 8 * eps * expected
+        yield Check(1, WHOLE_PROJECTION, "mean σ² of V O", norm, expected, tolerance, spectral=True)
 
     def __str__(self) -> str:
         return f"V O = {self.alpha:g} Z {self.beta:+g} I"

@@ -92,7 +92,8 @@ def list_schemes(pattern: str = "*") -> SchemeInfos:
 
         return schemes(pattern)
     room = resources.files("wellcond.init")
-    files = [room / "block_schemes.py", *(file for file in (room / "schemes").iterdir() if file.name.endswith(".py"))]
+    bases = [room / "block_schemes.py", room / "control_schemes.py"]
+    files = [*bases, *(file for file in (room / "schemes").iterdir() if file.name.endswith(".py"))]
     nodes = [node for file in files for node in ast.parse(file.read_text("utf-8")).body]
     classes = {node.name: node for node in nodes if isinstance(node, ast.ClassDef)}
     found = [info for node in classes.values() for info in _registered(node, classes)]

@@ -129,7 +129,8 @@ class ImpulseProduct(Law):
         grid = normalised(stored, self.positions.prefix)
         for head, (query, key) in enumerate(zip(*weights, strict=True)):
             for role, weight in enumerate((query, key)):
-                yield Check(role, head, "Frobenius norm", float(weight.norm()), self.norm, 8 * eps * self.norm)
+                norm = float(weight.norm())
+                yield Check(role, head, "Frobenius norm", norm, self.norm, 8 * eps * self.norm, spectral=True)
             target = impulse_matrix(self.positions.grid, head)
             rows = target.sum(1) > 0
             hits = (grid @ query @ key.T @ grid.T).argmax(1)[rows] == target.argmax(1)[rows]
