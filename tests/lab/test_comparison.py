@@ -43,7 +43,8 @@ def test_a_recipe_that_comes_along_fits_its_task_and_model(name: str, tmp_path: 
 
 def test_the_default_recipe_is_what_it_says() -> None:
     assert [arm.name for arm in arms_of(load_recipe("digits"))] == [
-        "default", "mimetic", "conditioned", "conditioned, scale only", "centring", "shift 1", "shift 10",
+        "default", "mimetic", "mimetic, scale only", "mimetic, rotated", "conditioned", "conditioned, scale only",
+        "centring", "centring, scale only", "centring, rotated", "shift 1", "shift 10",
     ]  # fmt: skip
 
 
@@ -60,6 +61,14 @@ def test_the_default_recipe_is_what_it_says() -> None:
         (("seeds = [0, 1]", 'seeds = [0, 1]\nbaseline = "standard"'), "baseline is one of the arms"),
         (('condition = "shift"', ""), "strength needs condition"),
         (('init = "conditioned"', ""), "control needs init"),
+        (("control = true", 'control = ["scales"]'), "Input should be 'scale', 'rotation' or 'sign', got 'scales'"),
+        (("control = true", 'control = ["sign", "sign"]'), "control has each kind once, got ['sign', 'sign']"),
+        (("control = true", 'control = "scale"'), "arms.conditioned.control: Input should be a valid tuple"),
+        (('[arms."shift 1"]', '[arms."conditioned, scale only"]'), "two are called 'conditioned, scale only'"),
+        (
+            ("[monitor]", '[rates]\n"conditioned, rotated" = 0.1\n[monitor]'),
+            "rates: 'conditioned, rotated' is none of",
+        ),
         (("[arms.default]", "[arms.default"), "is not TOML"),
         (("[arms.default]", "[schemes.default]"), "write [arms.NAME] in place of [schemes.NAME]"),
         (("[monitor]", "[tuning]\nlr = [0.1, 0.2]\nseeds = [1]\n[monitor]"), "what was tuned on is not reported"),

@@ -109,6 +109,7 @@ def run_one(experiment: Experiment, arm: Arm, seed: int, report: Report = lambda
         folder.describe(
             arm=arm.name,
             control_of=arm.control_of,
+            control=arm.control,
             seed=seed,
             status="running",
             error="",

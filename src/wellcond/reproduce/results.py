@@ -179,7 +179,7 @@ def _same_arms(arms: Sequence[tuple[str, ArmSettings]], small: Recipe) -> dict[s
     """Return the small version's name for each arm that it has: the one that begins and conditions alike."""
 
     def alike(settings: ArmSettings) -> ArmSettings:
-        return settings.model_copy(update={"control": False, "lr": None})
+        return settings.model_copy(update={"control": (), "lr": None})
 
     own = [(alike(settings), name) for name, settings in small.arm_settings()]
     return {arm: name for arm, settings in arms for theirs, name in own if theirs == alike(settings)}

@@ -7,6 +7,7 @@ import math
 import random
 import warnings
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from itertools import chain, combinations, combinations_with_replacement
 from typing import Any
 
@@ -20,9 +21,10 @@ from wellcond._core.json_safe import to_json
 from wellcond.errors import WellcondError
 from wellcond.lab.analysis.outcome import Outcome
 from wellcond.lab.analysis.paired_test import PairedTest, holm, interval, paired_test
+from wellcond.lab.analysis.paragraph import plain_words
 from wellcond.lab.analysis.statistics import Comparison, compare_outcomes, first_step_as_good
-from wellcond.lab.analysis.summary import table_text
-from wellcond.lab.analysis.verdicts import confirmed, plain_words, scale_verdict, verdict
+from wellcond.lab.analysis.summary import comparison_table, table_text
+from wellcond.lab.analysis.verdicts import attribution, confirmed, verdict
 
 SE = 4  # standard errors a seeded Monte-Carlo frequency may be off
 SLEEP = [1.2, 2.4, 1.3, 1.3, 0.0, 1.0, 1.8, 0.8, 4.6, 1.4]  # Student (Biometrika 6, 1908), extra hours of sleep
@@ -396,32 +398,118 @@ def test_exchanging_scheme_and_baseline_negates_the_difference(table: dict[str, 
 UP, DOWN, NONE = [0.09, 0.1, 0.11], [-0.09, -0.1, -0.11], [-0.1, 0.0, 0.1]
 
 
+def controlled(gain: Sequence[float], *, higher: bool = True, **more: Sequence[float]) -> Comparison:
+    """An arm that is `gain` better than the baseline, and as much better than its controls as is given for each."""
+    base, sign = [20.0, 21.0, 22.5], 1 if higher else -1
+    found = runs({"default": base, "arm": [b + sign * g for b, g in zip(base, gain, strict=True)]})
+    for kind, ahead in more.items():
+        own = [b + sign * (g - m) for b, g, m in zip(base, gain, ahead, strict=False)]
+        found += runs({f"arm, {kind}": own}, control_of="arm", control=kind)
+    return compare_outcomes([replace(one, higher_is_better=higher) for one in found])
+
+
 @pytest.mark.parametrize(
     ("gain", "more", "kind", "text"),
     [
-        (UP, NONE, "explained by scale", "the gain is explained by scale, as far as can be seen: no difference to its"),
-        (DOWN, NONE, "explained by scale", "the loss is explained by scale, as far as can be seen: no difference to"),
-        (NONE, NONE, "explained by scale", "nothing beyond scale is shown: no difference to its scale-matched"),
-        (UP, UP, "beyond scale", "the gain goes beyond scale: it is better than its scale-matched control c as well"),
-        (NONE, UP, "no gain shown", "no gain over default is shown, though it is better than its scale-matched"),
-        (UP, DOWN, "scale would do better", "scale would do better: its scale-matched control c is better than it"),
-        (UP, UP[:2], "not ranked", "it is not ranked against its scale-matched control c: three seeds or more"),
+        (UP, {"scale": NONE}, "explained by scale", "the gain is explained by scale, as far as can be seen: no diff"),
+        (UP, {"scale": DOWN}, "explained by scale", "seen: its control arm, scale is better than it"),
+        (UP, {"scale": NONE, "rotation": UP}, "explained by scale", "to its control arm, scale is shown with 3 seeds"),
+        (UP, {"rotation": NONE, "scale": UP}, "explained by spectrum", "to its control arm, rotation is shown with 3"),
+        (UP, {"scale": UP, "rotation": DOWN}, "explained by spectrum", "control arm, rotation is better than it"),
+        (UP, {"scale": UP, "rotation": UP}, "beyond both", "it is better than arm, scale and arm, rotation as well"),
+        (UP, {"scale": UP, "rotation": UP, "sign": NONE}, "beyond both", "the gain goes beyond scale and spectrum: "),
+        (NONE, {"scale": UP, "rotation": UP}, "not shown", "no gain over default is shown"),
+        (DOWN, {"scale": NONE}, "not shown", "no gain over default is shown"),
+        (UP, {"scale": UP}, "beyond scale, no control of its spectrum", "as well; there is no control of its spectrum"),
+        (
+            UP,
+            {"scale": UP, "sign": UP},
+            "beyond scale, no control of its spectrum",
+            "the gain goes beyond scale: it is",
+        ),
+        (UP, {"rotation": UP}, "no control of its scale", "what the gain is due to is not known: there is no control"),
+        (UP, {"sign": NONE}, "no control of its scale", "there is no control of its scale"),
+        (UP, {"scale": UP[:2]}, "not ranked", "it is not ranked against its control arm, scale: three seeds or more"),
+        (
+            UP,
+            {"scale": UP, "rotation": [0.1] * 3},
+            "not ranked",
+            "its control arm, rotation: the difference is +0.1 in",
+        ),
     ],
 )
-def test_a_control_tells_what_is_due_to_scale(gain: list[float], more: list[float], kind: str, text: str) -> None:
-    said = scale_verdict(against(gain), against(more, "c"), True)
-    assert said.kind == kind
-    assert said.text.startswith(text)
-    lower = scale_verdict(against([-g for g in gain]), against([-m for m in more], "c"), False)
-    assert lower.kind == kind
+def test_controls_tell_what_a_gain_is_due_to(
+    gain: Sequence[float], more: dict[str, Sequence[float]], kind: str, text: str
+) -> None:
+    for higher in (True, False):
+        comparison = controlled(gain, higher=higher, **more)
+        said = attribution(comparison["arm"], comparison)
+        assert said is not None
+        assert said.kind == kind
+        if higher:
+            assert text in said.text
+        assert kind in [row[names.index("gain")] for names, *rows in [table_of(comparison)] for row in rows]
+        assert f"For arm, {said.text}." in plain_words(comparison)
+
+
+def table_of(comparison: Comparison) -> list[list[str]]:
+    whole = comparison_table(comparison)
+    return [list(whole.header), *map(list, whole.rows)]
+
+
+def test_each_control_has_its_line() -> None:
+    comparison = controlled(UP, scale=NONE, rotation=UP, sign=DOWN)
+    lines = " ".join(table_text(comparison, 200).split())
+    assert "arm: no difference to arm, scale shown: " in lines
+    assert "arm: better than arm, rotation: +0.1 [+0.0752, +0.125], 3 seeds" in lines
+    assert "arm: worse than arm, sign: -0.1 [-0.125, -0.0752], 3 seeds" in lines
+    assert attribution(comparison["default"], comparison) is None
+    assert attribution(comparison["arm, scale"], comparison) is None
+    assert [record.control for record in comparison.arms] == [None, None, "scale", "rotation", "sign"]
+
+
+def test_without_controls_there_is_no_column_for_gains() -> None:
+    assert "gain" not in table_of(controlled(UP))[0]
+
+
+def unconfirmed(comparison: Comparison, *against: str) -> Comparison:
+    """The same comparison, its arm's tests against some not confirmed by the corrected p-value."""
+
+    def weaker(pair: PairedTest) -> PairedTest:
+        return replace(pair, p_holm=0.06) if pair.against in against else pair
+
+    arms = [
+        replace(
+            record,
+            to_baseline=record.to_baseline and weaker(record.to_baseline),
+            to_controls=tuple(map(weaker, record.to_controls)),
+        )
+        for record in comparison.arms
+    ]
+    return replace(comparison, arms=tuple(arms))
+
+
+def test_what_the_correction_undoes_is_said_of_a_gain_too() -> None:
+    both = controlled(UP, scale=UP, rotation=UP)
+    for weak in ("default", "arm, scale", "arm, rotation"):
+        comparison = unconfirmed(both, weak)
+        said = attribution(comparison["arm"], comparison)
+        assert said is not None
+        assert (said.kind, said.limit) == ("beyond both", "by its interval alone")
+        assert said.text.endswith("; the corrected t-test does not confirm it")
+    comparison = unconfirmed(controlled(UP, scale=NONE), "default")
+    said = attribution(comparison["arm"], comparison)
+    assert said is not None
+    assert said.limit == "by its interval alone"
+    assert said.text.startswith("the gain, by its interval alone, is explained by scale")
 
 
 def test_what_the_correction_undoes_is_said() -> None:
     assert str(verdict(against(UP), True)) == "better than default: +0.1 [+0.0752, +0.125], 3 seeds"
     assert str(verdict(against(UP), False)).startswith("worse than default: +0.1")
     assert str(verdict(against(UP, p_holm=0.06), True)).endswith("; the corrected t-test does not confirm it")
-    assert scale_verdict(against(UP), against(UP, p_holm=0.06), True).text.endswith("does not confirm it")
-    assert scale_verdict(against(UP, p_holm=0.06), against(UP), True).text.endswith("does not confirm it")
+    assert verdict(against(UP, p_holm=0.06), True).limit == "by its interval alone"
+    assert verdict(against(UP), True).limit == verdict(against(NONE, p_holm=0.06), True).limit == ""
 
 
 def test_an_interval_that_ends_at_zero_holds_it() -> None:
@@ -450,7 +538,7 @@ def test_the_paragraph_of_a_whole_comparison() -> None:
         "weak is better than default by the interval alone, not by the corrected t-test; "
         "no difference to default is shown for same, which is not to say that there is none. "
         "For good, the gain is explained by scale, as far as can be seen: "
-        "no difference to its scale-matched control scaled is shown with 5 seeds. "
+        "no difference to its control scaled is shown with 5 seeds. "
         "Of the 6 runs of bad, 1 diverged; its numbers are of the others only."
     )
     shown(comparison)

@@ -221,7 +221,8 @@ def test_table_and_words(page: Page) -> None:
     assert own[3].startswith("+0.0987\n[")
     assert own[4:6] == ["better", "200\n3 of 3 seeds"]
     assert own[6:9] == ["1.10 ×", "3e3 → 188", "0.81 → 0.61"]
-    assert row(page, "conditioned, scale only")[0].endswith("control of conditioned")
+    assert row(page, "conditioned, scale only")[0].endswith("scale control of conditioned")
+    assert page.locator("#controls .tag").first.inner_text() == "beyond scale, no control of its spectrum"
     assert row(page, "shift 100")[9] == "1 diverged, 1 crashed"
     assert row(page, "default")[3] == "–"
     dots = page.locator("#results tbody tr").nth(1).locator("circle title").all_text_contents()
@@ -242,6 +243,30 @@ def test_table_and_words(page: Page) -> None:
     assert "wellcond compare digits --out runs/digits" in page.inner_text("#again")
     assert "strength = 10.0" in page.inner_text("#recipe")
     assert "a processor" in page.inner_text("footer")
+
+
+def test_controls_have_their_tests_and_the_gain_its_cause(browser: Browser, tmp_path: Path) -> None:
+    controls = {"scale only": "scale", "rotated": "rotation", "sign flipped": "sign"}
+    results = {"default": (0.70, 0.72, 0.71), "mimetic": (0.80, 0.815, 0.811)}
+    own = {"scale only": (0.76, 0.775, 0.77), "rotated": (0.79, 0.82, 0.81), "sign flipped": (0.81, 0.83, 0.824)}
+    write_folder(tmp_path, results)
+    for index, (suffix, finals) in enumerate(own.items(), start=2):
+        for seed, final in enumerate(finals):
+            control = {"control_of": "mimetic", "control": controls[suffix]}
+            write_run(tmp_path, f"mimetic, {suffix}", index, seed, final, **control)
+    with opened(browser, comparison_page(comparison_data(tmp_path)), tmp_path / "c.html") as page:
+        assert row(page, "mimetic, rotated")[0].endswith("rotation control of mimetic")
+        rows = page.locator("#controls tbody tr")
+        assert rows.count() == 3
+        first, second, third = (rows.nth(i).locator("td").all_inner_texts() for i in range(3))
+        assert first[:3] == ["mimetic", "explained by spectrum", "mimetic, scale only"]
+        assert first[3].startswith("+0.0403\n[")
+        assert first[5] == "better"
+        assert [second[0], second[-1]] == ["mimetic, rotated", "no difference shown"]
+        assert [third[0], third[-1]] == ["mimetic, sign flipped", "worse"]
+        title = rows.nth(0).locator("td").nth(1).locator(".tag").get_attribute("title") or ""
+        assert "no difference to its control mimetic, rotated is shown with 3 seeds" in title
+        assert title in page.inner_text("#words")
 
 
 def test_diagram_has_the_starts(page: Page) -> None:

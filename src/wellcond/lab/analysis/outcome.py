@@ -21,7 +21,7 @@ class Outcome:
 
     Args:
         arm: the entry's name in the recipe.
-        control_of: the arm whose scale this one has, if it is a control.
+        control_of: the arm that this one is a control of, if it is one.
         seed: of weights, data order and augmentation.
         status: `"finished"`, `"diverged"`, `"crashed"`, or `"running"` where it was interrupted.
         error: what happened, in words, if it did not finish.
@@ -34,6 +34,7 @@ class Outcome:
         seconds: of training, evaluation left out.
         start: `beta`, `value_gain`, `entropy` of the fresh model, means over layers, where it could be located.
         final: all that the last test measured, by name.
+        control: which control it is, if it is one.
     """
 
     arm: str
@@ -50,6 +51,7 @@ class Outcome:
     seconds: float
     start: dict[str, float]
     final: dict[str, float] = field(default_factory=dict)
+    control: str = "scale"  # the only one that there was before runs said it
 
     @property
     def result(self) -> float | None:
@@ -77,7 +79,7 @@ def _check(described: dict[str, Any]) -> None:
     kinds: dict[str, tuple[type, ...]] = {"arm": (str,), "seed": (int,), "status": (str,), "metric": (str,)}
     kinds |= {"higher_is_better": (bool,), "steps": (int,)}
     optional: dict[str, tuple[type, ...]] = {"control_of": (str, type(None)), "error": (str,), "start": (dict,)}
-    optional |= {"settings": (dict, type(None)), "lr": (int, float)}
+    optional |= {"settings": (dict, type(None)), "lr": (int, float), "control": (str, type(None))}
     for name, allowed in (kinds | {name: kind for name, kind in optional.items() if name in described}).items():
         if type(described[name]) not in allowed:
             words = " or ".join("null" if kind is type(None) else kind.__name__ for kind in allowed)
@@ -110,6 +112,7 @@ def _outcome(described: dict[str, Any], metrics: list[dict[str, Any]], timings: 
         seconds=sum(float(line["seconds"]) for line in timings if line["kind"] == "train"),
         start={name: float(value) for name, value in described.get("start", {}).items()},
         final=_final(tests),
+        control=described.get("control") or "scale",
     )
 
 

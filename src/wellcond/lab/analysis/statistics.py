@@ -25,7 +25,8 @@ class ArmRecord:
 
     Args:
         arm: its name.
-        control_of: the arm whose scale it has, if it is a control.
+        control_of: the arm that it is a control of, if it is one.
+        control: which one: `"scale"`, `"rotation"` or `"sign"`.
         runs: how many there are by status; a finished one whose result is NaN or infinite is `"without result"`.
         results: final metric by seed.
         mean: of the results.
@@ -41,6 +42,7 @@ class ArmRecord:
 
     arm: str
     control_of: str | None
+    control: str | None
     runs: Mapping[str, int]
     results: Mapping[int, float]
     mean: float | None
@@ -94,7 +96,7 @@ class Comparison(Tabular):
 def _flat(record: ArmRecord) -> dict[str, Any]:
     found = record.to_baseline
     low, high = found.interval if found is not None and found.interval is not None else (None, None)
-    row: dict[str, Any] = {"arm": record.arm, "control_of": record.control_of}
+    row: dict[str, Any] = {"arm": record.arm, "control_of": record.control_of, "control": record.control}
     row |= {f"runs_{status.replace(' ', '_')}": count for status, count in record.runs.items()}
     row |= {"mean": record.mean, "sd": record.sd, "seeds": len(record.results)}
     row |= {"difference": None if found is None else found.mean, "low": low, "high": high}
@@ -137,6 +139,7 @@ def compare_outcomes(outcomes: Sequence[Outcome], baseline: str = "default") -> 
             ArmRecord(
                 arm=name,
                 control_of=control_of[name],
+                control=None if control_of[name] is None else next(iter(own.values())).control,
                 runs=_statuses(own, results[name]),
                 results=results[name],
                 mean=mean_of(values),

@@ -8,8 +8,9 @@ from wellcond._core import terminal
 from wellcond._core.result_table import ResultTable
 from wellcond._core.safe_text import visible
 from wellcond._core.text_tables import table
+from wellcond.lab.analysis.paragraph import plain_words
 from wellcond.lab.analysis.statistics import ArmRecord, Comparison
-from wellcond.lab.analysis.verdicts import plain_words, scale_verdict, verdict
+from wellcond.lab.analysis.verdicts import attribution, verdict
 
 NO_NUMBER = "—"  # where a number has no meaning
 LONGEST_BASELINE = 12  # characters of a baseline's name that a header has room for
@@ -63,23 +64,25 @@ def comparison_table(comparison: Comparison) -> ResultTable:
 def _columns(comparison: Comparison) -> list[list[str]]:
     """Header and cells of each column but the arms' names."""
     baseline = comparison.baseline if len(comparison.baseline) <= LONGEST_BASELINE else "baseline"
-    headers = [comparison.metric, f"− {baseline}", f"steps to {baseline}'s final", f"time ÷ {baseline}"]
+    headers = [comparison.metric, f"− {baseline}", "gain", f"steps to {baseline}'s final", f"time ÷ {baseline}"]
     headers += ["κ(J)", "entropy", "diverged"]
-    rows = [_cells(record) for record in comparison.arms]
+    rows = [_cells(record, comparison) for record in comparison.arms]
     return [[header, *(row[i] for row in rows)] for i, header in enumerate(headers)]
 
 
-def _cells(record: ArmRecord) -> list[str]:
+def _cells(record: ArmRecord, comparison: Comparison) -> list[str]:
     found, total, crashed = record.to_baseline, sum(record.runs.values()), record.runs["crashed"]
     result = NO_NUMBER if record.mean is None else f"{record.mean:.4g}"
     result += "" if record.sd is None else f" ± {record.sd:.2g}"
     difference = "" if found is None else NO_NUMBER if found.mean is None else f"{found.mean:+.3g}"
     if found is not None and found.interval is not None:
         difference += f" [{found.interval[0]:+.3g}, {found.interval[1]:+.3g}]"
+    cause = attribution(record, comparison)
     steps = NO_NUMBER if record.median_steps is None else f"{record.median_steps:.10g}"
     return [
         result,
         difference,
+        "" if cause is None else cause.kind,
         f"{steps} ({record.reached}/{len(record.steps_to_reach)})" if record.steps_to_reach else NO_NUMBER,
         NO_NUMBER if record.time_ratio is None else f"{record.time_ratio:.2f}",
         _change(record, "kappa_jacobian"),
@@ -96,14 +99,15 @@ def _change(record: ArmRecord, quantity: str) -> str:
 
 
 def _verdicts(comparison: Comparison) -> list[str]:
-    """One line for each arm against the baseline, and each of its controls."""
+    """One line for each arm against the baseline and each of its controls, and what its gain is due to."""
     lines = []
     for record in comparison.arms:
         if record.to_baseline is None:
             continue
         lines.append(f"{record.arm}: {verdict(record.to_baseline, comparison.higher_is_better)}")
-        for found in record.to_controls:
-            lines.append(f"{record.arm}: {scale_verdict(record.to_baseline, found, comparison.higher_is_better)}")
+        lines += [f"{record.arm}: {verdict(found, comparison.higher_is_better)}" for found in record.to_controls]
+        cause = attribution(record, comparison)
+        lines += [] if cause is None else [f"{record.arm}: {cause}"]
     return lines
 
 

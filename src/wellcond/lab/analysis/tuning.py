@@ -9,8 +9,9 @@ from typing import Any
 from wellcond._core.result_table import ResultTable, Tabular
 from wellcond.errors import WellcondError
 from wellcond.lab.analysis.outcome import Outcome
-from wellcond.lab.recipe.arms import arms_of
-from wellcond.lab.recipe.recipe import ONLY_SCALE, Recipe
+from wellcond.lab.recipe.arms import Arm, arms_of
+from wellcond.lab.recipe.controls import control_name
+from wellcond.lab.recipe.recipe import Recipe
 
 
 @dataclass(frozen=True)
@@ -98,8 +99,7 @@ def rates_of(recipe: Recipe, outcomes: Iterable[Outcome]) -> Rates:
     errors: dict[str, str] = {}
     for arm in arms_of(recipe):
         for lr in recipe.tuning.lr:
-            name = _at(arm.control_of or arm.name, lr)
-            tried = [run for run in runs if (run.arm, run.control_of) == _named(name, arm.control_of)]
+            tried = [run for run in runs if (run.arm, run.control_of) == _tried(arm, lr)]
             known = [run.result for run in tried if run.result is not None]
             for run in tried:
                 if run.error:
@@ -113,8 +113,12 @@ def _at(name: str, lr: float) -> str:
     return f"{name} at {lr:g}"
 
 
-def _named(name: str, control_of: str | None) -> tuple[str, str | None]:
-    return (name, None) if control_of is None else (f"{name}{ONLY_SCALE}", name)
+def _tried(arm: Arm, lr: float) -> tuple[str, str | None]:
+    """The name of an arm at a learning rate, and of the arm that it is a control of."""
+    if arm.control_of is None or arm.control is None:
+        return _at(arm.name, lr), None
+    own = _at(arm.control_of, lr)
+    return control_name(own, arm.control), own
 
 
 def _cell(value: float | None, *, chosen: bool) -> str:

@@ -2,25 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from wellcond.lab.analysis.paired_test import PairedTest
-from wellcond.lab.analysis.statistics import Comparison
+from wellcond.lab.analysis.statistics import ArmRecord, Comparison
 
 SEEDS_TO_RANK = 3
 SIGNIFICANT = 0.05  # 1 − the level of the intervals
 
 BETTER, WORSE, NOT_SHOWN, NOT_RANKED = "better", "worse", "no difference shown", "not ranked"
-EXPLAINED, BEYOND, WOULD_DO_BETTER = "explained by scale", "beyond scale", "scale would do better"
-NO_GAIN, UNCONFIRMED = "no gain shown", "unconfirmed "
-
-LOST = {  # a run's status in words, where it gave no result
-    "diverged": "diverged",
-    "crashed": "crashed",
-    "without result": "ended without a finite result",
-    "running": "did not run to the end",
-}
+NO_GAIN, BEYOND_BOTH = "not shown", "beyond both"
+CAUSES = {"scale": "scale", "rotation": "spectrum"}  # what a control shares with its arm, in the order of the questions
+ALONE = "by its interval alone"
 
 
 @dataclass(frozen=True)
@@ -29,6 +23,7 @@ class Verdict:
 
     kind: str  # in a word or three, one of this module's constants
     text: str  # in a sentence without its full stop
+    limit: str = ""  # in a few words, how far the kind can be trusted
 
     def __str__(self) -> str:
         return self.text
@@ -44,7 +39,7 @@ def verdict(found: PairedTest, higher_is_better: bool) -> Verdict:
     >>> print(verdict(two, higher_is_better=True))
     not ranked against default: three seeds or more are needed to rank; there are 2
     """
-    reason = _why_unranked(found)
+    reason = why_unranked(found)
     if reason:
         return Verdict(NOT_RANKED, f"not ranked against {found.against}: {reason}")
     count = len(found.differences)
@@ -55,7 +50,7 @@ def verdict(found: PairedTest, higher_is_better: bool) -> Verdict:
     if low <= 0 <= high:
         return Verdict(NOT_SHOWN, f"no difference to {found.against} shown: {numbers}")
     kind = BETTER if (low > 0) == higher_is_better else WORSE
-    return Verdict(kind, f"{kind} than {found.against}: {numbers}{_caution(found)}")
+    return Verdict(kind, f"{kind} than {found.against}: {numbers}{_caution(found)}", _limit(found))
 
 
 def confirmed(found: PairedTest) -> bool:
@@ -63,43 +58,64 @@ def confirmed(found: PairedTest) -> bool:
     return found.p_holm is not None and found.p_holm < SIGNIFICANT
 
 
-def scale_verdict(to_baseline: PairedTest, to_control: PairedTest, higher_is_better: bool) -> Verdict:
-    """Whether an arm does more than weights of its scale would, as far as its scale-matched control can tell.
+def attribution(record: ArmRecord, comparison: Comparison) -> Verdict | None:
+    """What an arm's gain over the baseline is due to, as far as its controls can tell; None for an arm without any.
 
-    The tests are of the arm minus the baseline, and of the arm minus its control.
+    One question after the other, each answered by the `verdict` of a paired test:
 
-    >>> gain = PairedTest("conditioned", "default", {0: 0.1, 1: 0.2, 2: 0.3}, 0.2, 0.1, (0.01, 0.39), 0.04, 0.04)
-    >>> more = PairedTest("conditioned", "scaled", {0: 0.1, 1: -0.1, 2: 0.0}, 0.0, 0.1, (-0.25, 0.25))
-    >>> scale_verdict(gain, more, higher_is_better=True).kind
+    - not better than the baseline: a gain is `not shown`;
+    - not better than the control of its scale: it is `explained by scale`;
+    - not better than the control of its spectrum, the rotation: it is `explained by spectrum`;
+    - better than all three: it goes `beyond both`.
+
+    A question without its control is the last, and the verdict says so. For `beyond both` three tests have to agree, so
+    for one arm it is no likelier by chance than one of them is; that there are many arms is what Holm's correction is
+    for, and the verdict says where that does not confirm a test that it builds on.
+
+    >>> from wellcond.lab.analysis.outcome import Outcome
+    >>> from wellcond.lab.analysis.statistics import compare_outcomes
+    >>> def run(arm, seed, result, of=None):
+    ...     return Outcome(arm, of, seed, "finished", "", "accuracy", True, 9, (), ((9, result),), (), 1.0, {})
+    >>> runs = [run("default", s, r) for s, r in enumerate([0.5, 0.6, 0.7])]
+    >>> runs += [run("conditioned", s, r) for s, r in enumerate([0.7, 0.81, 0.9])]
+    >>> runs += [run("scaled", s, r, of="conditioned") for s, r in enumerate([0.72, 0.8, 0.89])]
+    >>> found = compare_outcomes(runs)
+    >>> attribution(found["conditioned"], found).kind
     'explained by scale'
     """
-    gain, more = verdict(to_baseline, higher_is_better).kind, verdict(to_control, higher_is_better).kind
-    baseline, control = to_baseline.against, f"its scale-matched control {to_control.against}"
-    none = f"no difference to {control} is shown with {len(to_control.differences)} seeds"
-    if more == NOT_RANKED:
-        return Verdict(NOT_RANKED, f"it is not ranked against {control}: {_why_unranked(to_control)}")
-    if more == WORSE:
-        return Verdict(WOULD_DO_BETTER, f"scale would do better: {control} is better than it{_caution(to_control)}")
-    if more == BETTER and gain == BETTER:
-        caution = _caution(to_control, to_baseline)
-        return Verdict(BEYOND, f"the gain goes beyond scale: it is better than {control} as well{caution}")
-    if more == BETTER:
-        still = f"though it is better than {control}{_caution(to_control)}"
-        return Verdict(NO_GAIN, f"no gain over {baseline} is shown, {still}")
-    if gain in (BETTER, WORSE):
-        change = "gain" if gain == BETTER else "loss"
-        return Verdict(EXPLAINED, f"the {change} is explained by scale, as far as can be seen: {none}")
-    return Verdict(EXPLAINED, f"nothing beyond scale is shown: {none}, and no gain over {baseline}")
+    if record.to_baseline is None or not record.to_controls:
+        return None
+    higher, tests = comparison.higher_is_better, {comparison[t.against].control: t for t in record.to_controls}
+    if verdict(record.to_baseline, higher).kind != BETTER:
+        return Verdict(NO_GAIN, f"no gain over {comparison.baseline} is shown for its controls to explain")
+    ahead = [record.to_baseline]  # tests that it is better in
+    for control, cause in CAUSES.items():
+        if control not in tests:
+            break
+        found, more = tests[control], verdict(tests[control], higher).kind
+        if more == NOT_RANKED:
+            return Verdict(NOT_RANKED, f"it is not ranked against its control {found.against}: {why_unranked(found)}")
+        if more != BETTER:
+            none = f"no difference to its control {found.against} is shown with {len(found.differences)} seeds"
+            why = none if more == NOT_SHOWN else f"its control {found.against} is better than it"
+            limit = _limit(*ahead)
+            gain = f"the gain, {limit}," if limit else "the gain"
+            return Verdict(
+                f"explained by {cause}", f"{gain} is explained by {cause}, as far as can be seen: {why}", limit
+            )
+        ahead.append(found)
+    causes = [*CAUSES.values()]
+    beaten, missing = causes[: len(ahead) - 1], [f"no control of its {cause}" for cause in causes[len(ahead) - 1 :]]
+    if not beaten:
+        return Verdict(missing[0], f"what the gain is due to is not known: there is {missing[0]}")
+    better = f"it is better than {listed([found.against for found in ahead[1:]])} as well{_caution(*ahead)}"
+    text = f"the gain goes beyond {listed(beaten)}: {better}"
+    if missing:
+        return Verdict(f"beyond {beaten[0]}, {missing[0]}", f"{text}; there is {missing[0]}", _limit(*ahead))
+    return Verdict(BEYOND_BOTH, text, _limit(*ahead))
 
 
-def plain_words(comparison: Comparison) -> str:
-    """One paragraph: who is better than the baseline, who is not, what is due to scale, what did not finish."""
-    against = [record.to_baseline for record in comparison.arms if record.to_baseline is not None]
-    sentences = [*_ranking(comparison, against), *_unranked(against), *_scale(comparison), *_losses(comparison)]
-    return " ".join(f"{sentence}." for sentence in sentences)
-
-
-def _why_unranked(found: PairedTest) -> str:
+def why_unranked(found: PairedTest) -> str:
     """The reason not to rank; empty if there is none."""
     count = len(found.differences)
     if count < SEEDS_TO_RANK:
@@ -117,69 +133,11 @@ def _caution(*found: PairedTest) -> str:
     return "" if all(map(confirmed, found)) else "; the corrected t-test does not confirm it"
 
 
-def _ranking(comparison: Comparison, against: Sequence[PairedTest]) -> Iterator[str]:
-    """One sentence on all that can be ranked."""
-    baseline = comparison.baseline
-    groups: dict[str, list[str]] = {}
-    counts = set()
-    for found in against:
-        kind = verdict(found, comparison.higher_is_better).kind
-        if kind != NOT_RANKED:
-            counts.add(len(found.differences))
-            unconfirmed = kind in (BETTER, WORSE) and not confirmed(found)
-            groups.setdefault(UNCONFIRMED + kind if unconfirmed else kind, []).append(found.arm)
-    if not against:
-        yield f"Only {baseline} was run: there is nothing to compare it with"
-    if not counts:
-        return
-    alone = "by the interval alone, not by the corrected t-test"
-    phrases = {kind: f"{kind} than {baseline}" for kind in (BETTER, WORSE)}
-    phrases |= {UNCONFIRMED + kind: f"{phrase} {alone}" for kind, phrase in phrases.items()}
-    clauses = [f"{_names(groups[kind])} {phrase}" for kind, phrase in phrases.items() if kind in groups]
-    if NOT_SHOWN in groups:
-        which = f"for {_listed(groups[NOT_SHOWN])}, which is not to say that there is none"
-        clauses.append(f"no difference to {baseline} is shown {which}")
-    family = f" and Holm's correction for {len(against)} comparisons" if len(against) > 1 else ""
-    seeds = f"{min(counts)} seeds" if len(counts) == 1 else f"{min(counts)} to {max(counts)} seeds"
-    yield f"In this setting, by {comparison.metric}, with {seeds}{family}, {'; '.join(clauses)}"
+def _limit(*found: PairedTest) -> str:
+    """Say the same in a few words."""
+    return "" if all(map(confirmed, found)) else ALONE
 
 
-def _unranked(against: Sequence[PairedTest]) -> Iterator[str]:
-    """One sentence for each reason."""
-    reasons: dict[str, list[str]] = {}
-    for found in against:
-        reasons.setdefault(_why_unranked(found), []).append(found.arm)
-    for reason, arms in reasons.items():
-        if reason:
-            yield f"Against {against[0].against}, {_names(arms)} not ranked: {reason}"
-
-
-def _scale(comparison: Comparison) -> Iterator[str]:
-    """One sentence for each arm and control; the baseline has no gain to explain."""
-    for record in comparison.arms:
-        if record.to_baseline is not None:
-            for found in record.to_controls:
-                yield f"For {record.arm}, {scale_verdict(record.to_baseline, found, comparison.higher_is_better)}"
-
-
-def _losses(comparison: Comparison) -> Iterator[str]:
-    """One sentence for each arm with runs that gave no result."""
-    for record in comparison.arms:
-        lost = {said: record.runs.get(status, 0) for status, said in LOST.items()}
-        parts = [f"{count} {said}" for said, count in lost.items() if count]
-        total, gone = sum(record.runs.values()), sum(lost.values())
-        if gone == total and len(parts) == 1:
-            runs = "The only run" if total == 1 else f"All {total} runs"
-            yield f"{runs} of {record.arm} {parts[0].split(' ', 1)[1]}"
-        elif parts:
-            rest = "" if gone == total else f"; its numbers are of the other{'' if total - gone == 1 else 's'} only"
-            yield f"Of the {total} runs of {record.arm}, {_listed(parts)}{rest}"
-
-
-def _names(arms: Sequence[str]) -> str:
-    return f"{_listed(arms)} {'is' if len(arms) == 1 else 'are'}"
-
-
-def _listed(items: Sequence[str]) -> str:
+def listed(items: Sequence[str]) -> str:
     """'a', 'a and b', 'a, b and c'."""
     return items[0] if len(items) == 1 else f"{', '.join(items[:-1])} and {items[-1]}"

@@ -24,7 +24,7 @@ class RecordedRun:
     label: str  # what is compared
     seed: int | None  # which repetition
     records: tuple[tuple[int, Summaries], ...]  # step and averages of each line of `metrics.jsonl`, in its order
-    control_of: str | None = None  # the label whose scale this one has, if it is a control
+    control_of: str | None = None  # the label that this one is a control of, if it is one
     epoch: float | None = None  # steps of an epoch, where that is known
 
 
@@ -41,7 +41,7 @@ class Series:
     averaged: tuple[int, ...]  # how many entries of all seeds are in the mean
     left_out: tuple[int, ...]  # how many are not
     reasons: Mapping[str, int]  # how many are not over all steps, by reason
-    control_of: str | None = None  # the label whose scale this one has, if it is a control
+    control_of: str | None = None  # the label that this one is a control of, if it is one
     epoch: float | None = None  # steps of an epoch, where that is known and the same for all seeds
 
 

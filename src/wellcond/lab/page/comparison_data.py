@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import shlex
+from dataclasses import asdict, astuple
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from wellcond._core.atomic import write_text
 from wellcond._core.file_names import check_path
+from wellcond._core.numbers import three_digits
 from wellcond.html.comparison_page import comparison_page
 from wellcond.lab.figures.compared_runs import read_about
 from wellcond.lab.page.comparison_figures import figure_data
-from wellcond.lab.page.comparison_table import headlines, table_rows
+from wellcond.lab.page.comparison_table import difference_cell, headlines, table_rows
 
 if TYPE_CHECKING:
     from wellcond.lab.analysis.outcome import Outcome
@@ -36,8 +38,8 @@ def comparison_data(folder: Path) -> dict[str, Any]:
     """
     # Statistics want scipy, which only those need who compare_outcomes.
     from wellcond.lab.analysis.outcome import read_outcomes
+    from wellcond.lab.analysis.paragraph import plain_words
     from wellcond.lab.analysis.statistics import compare_outcomes
-    from wellcond.lab.analysis.verdicts import plain_words
 
     about, recipe = _read(Path(folder))
     outcomes = read_outcomes(Path(folder))
@@ -50,6 +52,7 @@ def comparison_data(folder: Path) -> dict[str, Any]:
         "comparison": comparison,
         "headlines": headlines(),
         "rows": table_rows(comparison, _verdicts(found)),
+        "controlled": _controlled(found),
         "figures": figure_data(comparison, outcomes, about["diagram"]),
         "seeds": sorted({run.seed for run in outcomes}),
         "lost": [
@@ -62,15 +65,33 @@ def comparison_data(folder: Path) -> dict[str, Any]:
 
 def _verdicts(found: Comparison) -> dict[str, tuple[str, str, str]]:
     """Judge each arm against the baseline: in a word or three, in a sentence, and what it does not say."""
-    from wellcond.lab.analysis.verdicts import BETTER, WORSE, confirmed, verdict
+    from wellcond.lab.analysis.verdicts import verdict
 
-    judged = {}
-    for record in found.arms:
-        if record.to_baseline is not None:
-            one = verdict(record.to_baseline, found.higher_is_better)
-            alone = one.kind in (BETTER, WORSE) and not confirmed(record.to_baseline)
-            judged[record.arm] = (one.kind, one.text, "by its interval alone" if alone else "")
-    return judged
+    against = {record.arm: record.to_baseline for record in found.arms if record.to_baseline is not None}
+    return {arm: astuple(verdict(pair, found.higher_is_better)) for arm, pair in against.items()}
+
+
+def _controlled(found: Comparison) -> list[dict[str, Any]]:
+    """Return each arm that has controls: what its gain is due to, and the test against each of them."""
+    from wellcond.lab.analysis.verdicts import attribution, verdict
+
+    return [
+        {
+            "arm": record.arm,
+            "gain": astuple(cause),
+            "tests": [
+                {
+                    "control": pair.against,
+                    "difference": difference_cell(asdict(pair)),
+                    "p_holm": three_digits(pair.p_holm),
+                    "verdict": astuple(verdict(pair, found.higher_is_better)),
+                }
+                for pair in record.to_controls
+            ],
+        }
+        for record in found.arms
+        if (cause := attribution(record, found)) is not None
+    ]
 
 
 def _reached(run: Outcome) -> str:

@@ -30,10 +30,11 @@ def table_rows(comparison: Mapping[str, Any], verdicts: Mapping[str, tuple[str, 
         {
             "name": name,
             "control_of": records[name]["control_of"],
+            "control": records[name]["control"],
             "baseline": name == comparison["baseline"],
             "dots": _dots(records[name]["results"], results),
             "result": _spread(records[name]["mean"], records[name]["sd"], places),
-            "difference": _difference(records[name]["to_baseline"]),
+            "difference": difference_cell(records[name]["to_baseline"]),
             "verdict": verdicts.get(name, ("", "", "")),
             "steps": _steps(records[name]),
             "time": NO_NUMBER if records[name]["time_ratio"] is None else f"{records[name]['time_ratio']:.2f} ×",
@@ -82,7 +83,7 @@ def _decimals(deviations: Sequence[float]) -> int | None:
     return max(0, min(two_digits[0], two_digits[1] + 1))
 
 
-def _difference(paired: Mapping[str, Any] | None) -> tuple[str, str]:
+def difference_cell(paired: Mapping[str, Any] | None) -> tuple[str, str]:
     """Write mean and interval."""
     if paired is None or paired["mean"] is None:
         return (NO_NUMBER, "")

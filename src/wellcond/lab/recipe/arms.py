@@ -1,4 +1,4 @@
-"""Arms of a comparison: each line of a recipe, and the controls that separate spectrum from scale."""
+"""Arms of a comparison: each line of a recipe, and the controls that show what its gain is due to."""
 
 from __future__ import annotations
 
@@ -14,7 +14,9 @@ from torch import nn
 import wellcond as wc
 from wellcond.conditioning.handle import Conditioning
 from wellcond.errors import WellcondError
-from wellcond.lab.recipe.recipe import ONLY_SCALE, Recipe
+from wellcond.init.compose import as_scheme
+from wellcond.lab.recipe.controls import CONTROLS, Control, control_name
+from wellcond.lab.recipe.recipe import Recipe
 from wellcond.lab.recipe.settings import ArmSettings
 
 
@@ -24,7 +26,8 @@ class Arm:
 
     name: str
     settings: ArmSettings
-    control_of: str | None = None  # the arm whose scale it has, if it is a control
+    control_of: str | None = None  # the arm that it is a control of, if it is one
+    control: Control | None = None  # which one
 
     @property
     def folder(self) -> str:
@@ -41,8 +44,8 @@ class Arm:
         init: Any = self.settings.init
         options = self.settings.options
         try:
-            if self.control_of is not None:
-                return wc.plan(model, "scale_matched", seed=seed, of=(init, options) if options else init)
+            if self.control is not None:
+                return wc.plan(model, CONTROLS[self.control].scheme, seed=seed, of=as_scheme(init, options))
             return None if init is None else wc.plan(model, init, seed=seed, **options)
         except WellcondError as error:
             raise WellcondError(f"arm '{self.name}': {error}") from error
@@ -68,17 +71,16 @@ class Arm:
 
 
 def arms_of(recipe: Recipe) -> list[Arm]:
-    """Return the recipe's arms in order, each control behind its own, several strengths one by one.
+    """Return the recipe's arms in order, controls behind their own, several strengths one by one.
 
     >>> from wellcond.lab.recipe.recipe import load_recipe
-    >>> [arm.name for arm in arms_of(load_recipe("digits"))][2:4]
-    ['conditioned', 'conditioned, scale only']
+    >>> [arm.name for arm in arms_of(load_recipe("digits"))][1:4]
+    ['mimetic', 'mimetic, scale only', 'mimetic, rotated']
     """
     found = []
     for name, settings in recipe.arm_settings():
         found.append(Arm(name, settings))
-        if settings.control:
-            found.append(Arm(f"{name}{ONLY_SCALE}", settings, control_of=name))
+        found += [Arm(control_name(name, kind), settings, name, kind) for kind in settings.control]
     return found
 
 

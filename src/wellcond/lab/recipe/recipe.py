@@ -14,6 +14,7 @@ from pydantic import Field, ValidationError, model_validator
 
 from wellcond._core.file_names import check_path
 from wellcond.errors import WellcondError
+from wellcond.lab.recipe.controls import control_name
 from wellcond.lab.recipe.refusals import recipe_refusal
 from wellcond.lab.recipe.settings import (
     OFF,
@@ -27,8 +28,6 @@ from wellcond.lab.recipe.settings import (
     Tuning,
     Weights,
 )
-
-ONLY_SCALE = ", scale only"  # the name of a control, behind that of its arm
 
 
 class Recipe(RecipeTable):
@@ -71,14 +70,15 @@ class Recipe(RecipeTable):
     @model_validator(mode="after")
     def _consistent(self) -> Recipe:
         names = [name for name, _ in self.arm_settings()]
-        twice = {name for name in names if names.count(name) > 1}
+        controls = [control_name(name, each) for name, settings in self.arm_settings() for each in settings.control]
+        twice = {name for name in names + controls if (names + controls).count(name) > 1}
         if twice:
             raise ValueError(f"arms: two are called '{twice.pop()}'")
         if self.baseline not in names:
             raise ValueError(f"baseline is one of the arms {', '.join(names)}; got '{self.baseline}'")
-        unknown = [name for name in self.rates if name.removesuffix(ONLY_SCALE) not in names]
+        unknown = [name for name in self.rates if name not in names + controls]
         if unknown:
-            raise ValueError(f"rates: '{unknown[0]}' is none of the arms {', '.join(names)}")
+            raise ValueError(f"rates: '{unknown[0]}' is none of the arms {', '.join(names + controls)}")
         if len(set(self.seeds)) < len(self.seeds):
             raise ValueError(f"seeds are different numbers, got {list(self.seeds)}")
         if self.tuning and set(self.tuning.seeds) & set(self.seeds):

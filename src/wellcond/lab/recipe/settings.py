@@ -6,7 +6,10 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, model_validator
 
+from wellcond.lab.recipe.controls import Control
+
 OFF = BeforeValidator(lambda value: None if value is False else value)  # of a table that `false` leaves out
+SCALE_ALONE = BeforeValidator(lambda value: {True: ("scale",), False: ()}[value] if isinstance(value, bool) else value)
 
 
 class RecipeTable(BaseModel):
@@ -36,7 +39,8 @@ class ArmSettings(RecipeTable):
         options: of that scheme.
         condition: a method of `wc.condition_`.
         strength: of the method; several make as many arms.
-        control: whether to add the scale-matched Gaussian control.
+        control: controls to add, each an arm of its own: `scale`, Gaussian weights of the same scale; `rotation`, the
+            products' singular values with other singular vectors; `sign`, the products' sign changed. `true` is scale.
         lr: in place of the recipe's.
     """
 
@@ -44,13 +48,15 @@ class ArmSettings(RecipeTable):
     options: dict[str, Any] = {}
     condition: str | None = None
     strength: float | tuple[float, ...] | None = None
-    control: bool = False
+    control: Annotated[tuple[Control, ...], SCALE_ALONE] = ()
     lr: float | None = Field(None, gt=0)
 
     @model_validator(mode="after")
     def _controlled(self) -> ArmSettings:
         if self.control and self.init is None:
-            raise ValueError("control needs init: only an initialisation has a scale to match")
+            raise ValueError("control needs init: it keeps part of what an initialisation does")
+        if len(set(self.control)) < len(self.control):
+            raise ValueError(f"control has each kind once, got {list(self.control)}")
         if self.strength is not None and self.condition is None:
             raise ValueError("strength needs condition")
         return self
