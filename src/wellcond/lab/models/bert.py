@@ -60,7 +60,8 @@ class CrammedEncoder(nn.Module):
     """The encoder of the Crammed BERT; its names do not depend on what comes after it, so weights load by name."""
 
     def __init__(
-        self, vocabulary: int, tokens: int, width: int, depth: int, heads: int, mlp: int, dropout: float
+        self, vocabulary: int, tokens: int, width: int, depth: int, heads: int, mlp: int, dropout: float,
+        qk_norm: bool = False, layer_scale: float | None = None,
     ) -> None:  # fmt: skip
         super().__init__()
         if whole("mlp", mlp) % 2:
@@ -72,10 +73,11 @@ class CrammedEncoder(nn.Module):
         self.blocks = nn.ModuleList(
             PreNormBlock(
                 width,
-                SelfAttention(width, heads, bias=False, dropout=dropout),
+                SelfAttention(width, heads, bias=False, dropout=dropout, qk_norm=qk_norm),
                 nn.Sequential(nn.Linear(width, mlp, bias=False), GatedGelu(), nn.Linear(mlp // 2, width, bias=False)),
                 dropout=dropout,
                 eps=NORM_EPS,
+                layer_scale=layer_scale,
             )
             for _ in range(whole("depth", depth))
         )
@@ -108,6 +110,8 @@ class CrammedBert(nn.Module):
         dropout: in the encoder; the authors pretrain with 0 and fine-tune with 0.1.
         head_width: between the average and the classes.
         head_dropout: there.
+        qk_norm: normalise queries and keys in each head.
+        layer_scale: what the factors of the branches begin with; none unless it is given.
 
     >>> text, small = {"vocabulary": 100, "tokens": 16}, {"width": 32, "depth": 2, "heads": 4, "mlp": 64}
     >>> CrammedBert(text, **small)(torch.zeros(3, 16, dtype=torch.int64)).shape
@@ -118,10 +122,13 @@ class CrammedBert(nn.Module):
 
     def __init__(
         self, shape: Mapping[str, int], width: int = 768, depth: int = 16, heads: int = 12, mlp: int = 3072,
-        dropout: float = 0.0, head_width: int = 1024, head_dropout: float = 0.1,
+        dropout: float = 0.0, head_width: int = 1024, head_dropout: float = 0.1, qk_norm: bool = False,
+        layer_scale: float | None = None,
     ) -> None:  # fmt: skip
         super().__init__()
-        self.encoder = CrammedEncoder(shape["vocabulary"], shape["tokens"], width, depth, heads, mlp, dropout)
+        self.encoder = CrammedEncoder(
+            shape["vocabulary"], shape["tokens"], width, depth, heads, mlp, dropout, qk_norm, layer_scale
+        )
         self.pooler: nn.Module | None = None
         if "classes" in shape:
             self.pooler = nn.Sequential(nn.Linear(width, head_width), nn.Tanh(), nn.Dropout(head_dropout))

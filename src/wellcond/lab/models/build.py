@@ -15,9 +15,10 @@ from wellcond.errors import WellcondError
 from wellcond.inputs.models import build_fitting
 from wellcond.lab.models.bert import CrammedBert
 from wellcond.lab.models.detector import mask_rcnn
-from wellcond.lab.models.named import PARAMETERS, model_options, task_numbers
+from wellcond.lab.models.gpt import gpt
+from wellcond.lab.models.named import PARAMETERS, check_switches, model_options, task_numbers
 from wellcond.lab.models.nystromformer import Nystromformer
-from wellcond.lab.models.small import Encoder, gpt, small_vit
+from wellcond.lab.models.small import Encoder, small_vit
 from wellcond.lab.tasks.base import Batch, Task, logits_of
 from wellcond.lab.tasks.metrics import Counts
 
@@ -38,8 +39,10 @@ def lab_model(name: str, options: Mapping[str, Any], task: Task, seed: int) -> n
         name: one of `BUILT_IN`, or a name of `wc.build_model`.
         options: of a built-in one: width, depth, heads, …; of another those of its constructor, configuration or
             function, after what the task asks for: classes, channels, size, vocabulary, tokens, which a function of
-            the user's own is given under the names that it has parameters for. For any, `without_layernorm = true`
-            takes the norms of its blocks away, see `wc.without_layernorm`.
+            the user's own is given under the names that it has parameters for. Built-in ones, and those of timm that
+            have them, take `qk_norm = true`, a norm of queries and keys, and `layer_scale = 0.1`, the first value of
+            LayerScale. For any, `without_layernorm = true` takes the norms of its blocks away, see
+            `wc.without_layernorm`.
         task: what it must fit.
         seed: of its weights.
 
@@ -61,7 +64,9 @@ def _built(name: str, options: Mapping[str, Any], task: Task, seed: int) -> nn.M
     if reserved:
         raise WellcondError(f"model '{name}' takes no {reserved.pop()} here: the laboratory gives it one")
     if name not in BUILT_IN:
-        return build_fitting(name, task_numbers(task), seed=seed, **model_options(name, options, task))
+        model = build_fitting(name, task_numbers(task), seed=seed, **model_options(name, options, task))
+        check_switches(model, name, options)
+        return model
     build, kinds = BUILT_IN[name]
     if task.kind not in kinds:
         others = [other for other, (_, theirs) in BUILT_IN.items() if task.kind in theirs]

@@ -6,6 +6,7 @@ import torch
 from torch import Tensor, nn
 
 from wellcond.errors import WellcondError
+from wellcond.lab.models.switches import branch_scale, head_norms
 from wellcond.lab.tasks.checks import whole
 
 
@@ -18,6 +19,7 @@ class SelfAttention(nn.Module):
         bias: whether the four linear maps have one.
         dropout: of the attention probabilities, in training.
         single: compute between the projections in float32 at least, also under autocast.
+        qk_norm: normalise queries and keys in each head, before their product.
 
     >>> attention = SelfAttention(8, 2)
     >>> attention(torch.zeros(3, 5, 8), torch.ones(3, 5)).shape
@@ -25,7 +27,8 @@ class SelfAttention(nn.Module):
     """
 
     def __init__(
-        self, width: int, heads: int, *, bias: bool = True, dropout: float = 0.0, single: bool = False
+        self, width: int, heads: int, *, bias: bool = True, dropout: float = 0.0, single: bool = False,
+        qk_norm: bool = False,
     ) -> None:  # fmt: skip
         super().__init__()
         if whole("width", width) % whole("heads", heads):
@@ -35,6 +38,7 @@ class SelfAttention(nn.Module):
         self.key = nn.Linear(width, width, bias=bias)
         self.value = nn.Linear(width, width, bias=bias)
         self.out = nn.Linear(width, width, bias=bias)
+        self.q_norm, self.k_norm = head_norms(width // heads, qk_norm)
 
     def forward(self, x: Tensor, attention_mask: Tensor | None = None) -> Tensor:
         """Return what is added to the tokens `(B, N, width)`; the mask is `(B, N)`, 0 on padding."""
@@ -42,11 +46,15 @@ class SelfAttention(nn.Module):
         if self.single:
             wide = torch.promote_types(q.dtype, torch.float32)
             with torch.autocast(x.device.type, enabled=False):
-                mixed = self.mix(q.to(wide), k.to(wide), v.to(wide), attention_mask).to(q.dtype)
+                mixed = self.attend(q.to(wide), k.to(wide), v.to(wide), attention_mask).to(q.dtype)
         else:
-            mixed = self.mix(q, k, v, attention_mask)
+            mixed = self.attend(q, k, v, attention_mask)
         out: Tensor = self.out(mixed.transpose(1, 2).flatten(2))
         return out
+
+    def attend(self, q: Tensor, k: Tensor, v: Tensor, attention_mask: Tensor | None = None) -> Tensor:
+        """Normalise queries and keys where that is wanted, and `mix`."""
+        return self.mix(self.q_norm(q), self.k_norm(k), v, attention_mask)
 
     def mix(self, q: Tensor, k: Tensor, v: Tensor, attention_mask: Tensor | None = None) -> Tensor:
         """Return the mixed values, `(B, heads, N, d)`, of queries, keys and values of that shape."""
@@ -58,23 +66,26 @@ class SelfAttention(nn.Module):
 class PreNormBlock(nn.Module):
     """`x + attention(norm(x))`, then `x + mlp(norm(x))`.
 
-    `attention` takes `(B, N, width)` and the mask, `mlp` the former; `dropout` is of both branches, `eps` of the norms.
+    `attention` takes `(B, N, width)` and the mask, `mlp` the former; `dropout` is of both branches, `eps` of the norms;
+    `layer_scale` is what the factors of both branches begin with, none unless it is given.
     """
 
     norm_first = True  # as torch's own blocks say it
 
     def __init__(
-        self, width: int, attention: SelfAttention, mlp: nn.Module, *, dropout: float = 0.0, eps: float = 1e-5
+        self, width: int, attention: SelfAttention, mlp: nn.Module, *, dropout: float = 0.0, eps: float = 1e-5,
+        layer_scale: float | None = None,
     ) -> None:  # fmt: skip
         super().__init__()
         self.norm_1, self.attention = nn.LayerNorm(width, eps), attention
         self.norm_2, self.mlp = nn.LayerNorm(width, eps), mlp
+        self.scale_1, self.scale_2 = branch_scale(width, layer_scale), branch_scale(width, layer_scale)
         self.dropout = nn.Dropout(dropout)
 
     def forward(self, x: Tensor, attention_mask: Tensor | None = None) -> Tensor:
         """Return `(B, N, width)`; the mask is `(B, N)`, 0 on padding."""
-        x = x + self.dropout(self.attention(self.norm_1(x), attention_mask))
-        out: Tensor = x + self.dropout(self.mlp(self.norm_2(x)))
+        x = x + self.dropout(self.scale_1(self.attention(self.norm_1(x), attention_mask)))
+        out: Tensor = x + self.dropout(self.scale_2(self.mlp(self.norm_2(x))))
         return out
 
 

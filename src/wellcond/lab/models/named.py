@@ -5,7 +5,11 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from torch import nn
+
+from wellcond.attention.find import attention_layers
 from wellcond.errors import WellcondError
+from wellcond.lab.models.switches import first_scale
 from wellcond.lab.tasks.base import Task
 from wellcond.lab.tasks.checks import library
 
@@ -35,11 +39,23 @@ def model_options(name: str, options: Mapping[str, Any], task: Task) -> dict[str
     {'num_classes': 10, 'in_chans': 1, 'img_size': 8, 'patch_size': 2}
     """
     library, _, rest = name.partition(":")
-    if library == "timm" and task.kind == "image":
-        return _timm(rest, task.shape) | dict(options)
+    if library == "timm":
+        return (_timm(rest, task.shape) if task.kind == "image" else {}) | _timm_switches(options)
     if library == "hf" and task.kind in HEAD_MAPPINGS:
         return _transformers(rest, task) | dict(options)
     return dict(options)
+
+
+def check_switches(model: nn.Module, name: str, options: Mapping[str, Any]) -> None:
+    """Refuse a model of timm's that takes an option of QK-norm or LayerScale, and makes nothing of it, as many do."""
+    if not name.startswith("timm:"):
+        return
+    layers = attention_layers(model) if {"qk_norm", "layer_scale"} & options.keys() else []
+    if options.get("qk_norm") and not all(layer.qk_norm for layer in layers):
+        raise WellcondError(f"model '{name}' has no QK-norm to switch on: leave out qk_norm")
+    scaled = all(layer.block is not None and layer.block.layer_scale for layer in layers)
+    if first_scale(options.get("layer_scale")) is not None and not scaled:
+        raise WellcondError(f"model '{name}' has no LayerScale to switch on: leave out layer_scale")
 
 
 def task_numbers(task: Task) -> dict[str, int]:
@@ -51,6 +67,15 @@ def task_numbers(task: Task) -> dict[str, int]:
     (10, 1, 8, False)
     """
     return {name: task.shape[key] for key, names in PARAMETERS.items() if task.shape.get(key) for name in names}
+
+
+def _timm_switches(options: Mapping[str, Any]) -> dict[str, Any]:
+    """Return options as timm calls them; a switch that is off is left out, since many models do not know it."""
+    found = dict(options)
+    value = first_scale(found.pop("layer_scale", None))
+    if found.get("qk_norm") is False:
+        del found["qk_norm"]
+    return found if value is None else found | {"init_values": value}
 
 
 def _timm(name: str, shape: Mapping[str, int]) -> dict[str, Any]:

@@ -33,10 +33,13 @@ class NystromAttention(SelfAttention):
         landmarks: how many; they divide the number of tokens.
         kernel: of the convolution along the tokens, odd; 0 for none.
         iterations: of the pseudo-inverse.
+        qk_norm: normalise queries and keys in each head, before anything else.
     """
 
-    def __init__(self, width: int, heads: int, *, landmarks: int, kernel: int = 35, iterations: int = 6) -> None:
-        super().__init__(width, heads, single=True)
+    def __init__(
+        self, width: int, heads: int, *, landmarks: int, kernel: int = 35, iterations: int = 6, qk_norm: bool = False
+    ) -> None:  # fmt: skip
+        super().__init__(width, heads, single=True, qk_norm=qk_norm)
         if whole("kernel", kernel, least=0) and kernel % 2 == 0:
             raise WellcondError(f"kernel = {kernel} has no middle: take an odd number, or 0 for no convolution")
         self.landmarks, self.iterations = whole("landmarks", landmarks), whole("iterations", iterations)
@@ -119,6 +122,8 @@ class Nystromformer(nn.Module):
         kernel: of the convolution of the values; 0 for none.
         iterations: of the pseudo-inverse.
         length: to pad to. None doubles the landmarks until they reach the tokens: 2000 become 2048, 4000 become 4096.
+        qk_norm: normalise queries and keys in each head.
+        layer_scale: what the factors of the branches begin with; none unless it is given.
 
     >>> model = Nystromformer({"vocabulary": 32, "tokens": 2000, "classes": 10})
     >>> sum(parameter.numel() for parameter in model.parameters())
@@ -128,7 +133,7 @@ class Nystromformer(nn.Module):
     def __init__(
         self, shape: Mapping[str, int], width: int = 64, depth: int = 2, heads: int = 2, mlp: int = 128,
         dropout: float = 0.1, attention: str = "nystrom", landmarks: int = 64, kernel: int = 35, iterations: int = 6,
-        length: int | None = None,
+        length: int | None = None, qk_norm: bool = False, layer_scale: float | None = None,
     ) -> None:  # fmt: skip
         super().__init__()
         self.length = _length(shape["tokens"], whole("landmarks", landmarks), length)
@@ -140,11 +145,14 @@ class Nystromformer(nn.Module):
         self.blocks = nn.ModuleList(
             PreNormBlock(
                 width,
-                NystromAttention(width, heads, landmarks=landmarks, kernel=kernel, iterations=iterations)
+                NystromAttention(
+                    width, heads, landmarks=landmarks, kernel=kernel, iterations=iterations, qk_norm=qk_norm
+                )
                 if through_landmarks
-                else SelfAttention(width, heads, dropout=dropout, single=True),
+                else SelfAttention(width, heads, dropout=dropout, single=True, qk_norm=qk_norm),
                 nn.Sequential(nn.Linear(width, mlp), nn.GELU(), nn.Dropout(dropout), nn.Linear(mlp, width)),
                 dropout=dropout,
+                layer_scale=layer_scale,
             )
             for _ in range(whole("depth", depth))
         )
@@ -203,7 +211,7 @@ def describe_nystrom(module: Any, name: str) -> AttentionLayer:
 
 
 def _mixing(call: Call) -> Mixing:
-    return partial(call.module.mix, attention_mask=call.argument("attention_mask"))
+    return partial(call.module.attend, attention_mask=call.argument("attention_mask"))
 
 
 register_attention(NystromAttention, describe_nystrom)
