@@ -61,7 +61,7 @@ def test_the_default_recipe_is_what_it_says() -> None:
         (("seeds = [0, 1]", 'seeds = [0, 1]\nbaseline = "standard"'), "baseline is one of the arms"),
         (('condition = "shift"', ""), "strength needs condition"),
         (('init = "conditioned"', ""), "control needs init"),
-        (("control = true", 'control = ["scales"]'), "Input should be 'scale', 'rotation' or 'sign', got 'scales'"),
+        (("control = true", 'control = ["scales"]'), "'scale', 'rotation', 'sign' or 'calibrated', got 'scales'"),
         (("control = true", 'control = ["sign", "sign"]'), "control has each kind once, got ['sign', 'sign']"),
         (("control = true", 'control = "scale"'), "arms.conditioned.control: Input should be a valid tuple"),
         (('[arms."shift 1"]', '[arms."conditioned, scale only"]'), "two are called 'conditioned, scale only'"),

@@ -417,6 +417,8 @@ def controlled(gain: Sequence[float], *, higher: bool = True, **more: Sequence[f
         (UP, {"rotation": NONE, "scale": UP}, "explained by spectrum", "to its control arm, rotation is shown with 3"),
         (UP, {"scale": UP, "rotation": DOWN}, "explained by spectrum", "control arm, rotation is better than it"),
         (UP, {"scale": UP, "rotation": UP}, "beyond both", "it is better than arm, scale and arm, rotation as well"),
+        (UP, {"scale": UP, "calibrated": NONE, "rotation": UP}, "explained by scale", "no difference to its control"),
+        (UP, {"calibrated": UP, "rotation": UP}, "beyond both", "better than arm, calibrated and arm, rotation"),
         (UP, {"scale": UP, "rotation": UP, "sign": NONE}, "beyond both", "the gain goes beyond scale and spectrum: "),
         (NONE, {"scale": UP, "rotation": UP}, "not shown", "no gain over default is shown"),
         (DOWN, {"scale": NONE}, "not shown", "no gain over default is shown"),

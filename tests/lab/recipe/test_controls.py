@@ -16,11 +16,13 @@ from wellcond.lab.analysis.outcome import read_outcome
 from wellcond.lab.analysis.tuning import rates_of, tuning_recipe
 from wellcond.lab.comparison import Experiment, run_one
 from wellcond.lab.models import lab_model
+from wellcond.lab.models.build import monitor_inputs
 from wellcond.lab.recipe.arms import arms_of
 from wellcond.lab.recipe.recipe import Recipe, load_recipe, parse_recipe, recipe_toml
 from wellcond.lab.recipe.settings import ArmSettings, Tuning
 from wellcond.lab.tasks import task as build_task
 from wellcond.lab.training.run_folder import RunFolder
+from wellcond.scale.measure_scales import measure_scales
 
 ALL = ["scale", "rotation", "sign"]
 
@@ -81,6 +83,25 @@ def test_controls_begin_with_what_their_scheme_makes_of_the_arm_s(init: str, opt
         assert all(torch.equal(found[key], value) for key, value in model.state_dict().items())
         assert not torch.equal(found["blocks.0.attn.proj.weight"], states["conditioned"]["blocks.0.attn.proj.weight"])
         assert torch.equal(found["blocks.0.mlp.fc1.weight"], states["default"]["blocks.0.mlp.fc1.weight"])
+
+
+def test_a_calibrated_default_has_the_sharpness_and_the_gains_of_its_arm() -> None:
+    made = recipe('["calibrated"]', '"centring"')
+    task = build_task(made.task.name)
+    images = task.test[torch.arange(8)]
+    default, own, control = arms_of(made)[:3]
+    models = {}
+    for arm in (default, own, control):
+        models[arm.name] = lab_model("vit", made.model.options, task, seed=5)
+        arm.initialise_(models[arm.name], 5, lambda model: monitor_inputs(images))
+    wanted, found = (measure_scales(models[arm.name], monitor_inputs(images)) for arm in (own, control))
+    for name, scale in wanted.items():
+        assert found[name].beta == pytest.approx(scale.beta, rel=0.02)
+        assert found[name].branch == pytest.approx(scale.branch, rel=0.02)
+    q, default_q = (wc.attention_layers(models[arm.name])[0].query.read() for arm in (control, default))  # type: ignore[union-attr]
+    ratio = q / default_q
+    assert torch.allclose(ratio, ratio[:, :1, :1].expand_as(ratio), rtol=1e-4)  # a number for each head
+    assert control.name == "conditioned, calibrated default"
 
 
 def pretend_done(experiment: Experiment, name: str, seed: int) -> Path:

@@ -13,7 +13,8 @@ SIGNIFICANT = 0.05  # 1 − the level of the intervals
 
 BETTER, WORSE, NOT_SHOWN, NOT_RANKED = "better", "worse", "no difference shown", "not ranked"
 NO_GAIN, BEYOND_BOTH = "not shown", "beyond both"
-CAUSES = {"scale": "scale", "rotation": "spectrum"}  # what a control shares with its arm, in the order of the questions
+# What a control shares with its arm, in the order of the questions; either control of its scale will do.
+CAUSES = {"scale": "scale", "calibrated": "scale", "rotation": "spectrum"}
 ALONE = "by its interval alone"
 
 
@@ -64,7 +65,7 @@ def attribution(record: ArmRecord, comparison: Comparison) -> Verdict | None:
     One question after the other, each answered by the `verdict` of a paired test:
 
     - not better than the baseline: a gain is `not shown`;
-    - not better than the control of its scale: it is `explained by scale`;
+    - not better than a control of its scale, Gaussian or calibrated: it is `explained by scale`;
     - not better than the control of its spectrum, the rotation: it is `explained by spectrum`;
     - better than all three: it goes `beyond both`.
 
@@ -89,9 +90,13 @@ def attribution(record: ArmRecord, comparison: Comparison) -> Verdict | None:
     if verdict(record.to_baseline, higher).kind != BETTER:
         return Verdict(NO_GAIN, f"no gain over {comparison.baseline} is shown for its controls to explain")
     ahead = [record.to_baseline]  # tests that it is better in
+    answered = {CAUSES[control] for control in CAUSES if control in tests}
+    beaten: dict[str, None] = {}
     for control, cause in CAUSES.items():
-        if control not in tests:
+        if cause not in answered:
             break
+        if control not in tests:
+            continue
         found, more = tests[control], verdict(tests[control], higher).kind
         if more == NOT_RANKED:
             return Verdict(NOT_RANKED, f"it is not ranked against its control {found.against}: {why_unranked(found)}")
@@ -104,14 +109,14 @@ def attribution(record: ArmRecord, comparison: Comparison) -> Verdict | None:
                 f"explained by {cause}", f"{gain} is explained by {cause}, as far as can be seen: {why}", limit
             )
         ahead.append(found)
-    causes = [*CAUSES.values()]
-    beaten, missing = causes[: len(ahead) - 1], [f"no control of its {cause}" for cause in causes[len(ahead) - 1 :]]
+        beaten[cause] = None
+    missing = [f"no control of its {cause}" for cause in dict.fromkeys(CAUSES.values()) if cause not in beaten]
     if not beaten:
         return Verdict(missing[0], f"what the gain is due to is not known: there is {missing[0]}")
     better = f"it is better than {listed([found.against for found in ahead[1:]])} as well{_caution(*ahead)}"
-    text = f"the gain goes beyond {listed(beaten)}: {better}"
+    text = f"the gain goes beyond {listed(list(beaten))}: {better}"
     if missing:
-        return Verdict(f"beyond {beaten[0]}, {missing[0]}", f"{text}; there is {missing[0]}", _limit(*ahead))
+        return Verdict(f"beyond {next(iter(beaten))}, {missing[0]}", f"{text}; there is {missing[0]}", _limit(*ahead))
     return Verdict(BEYOND_BOTH, text, _limit(*ahead))
 
 

@@ -6,6 +6,7 @@ import copy
 import hashlib
 import re
 import warnings
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -18,6 +19,7 @@ from wellcond.init.compose import as_scheme
 from wellcond.lab.recipe.controls import CONTROLS, Control, control_name
 from wellcond.lab.recipe.recipe import Recipe
 from wellcond.lab.recipe.settings import ArmSettings
+from wellcond.scale.measure_scales import measure_scales
 
 
 @dataclass(frozen=True)
@@ -40,21 +42,39 @@ class Arm:
         return f"{plain}-{hashlib.sha256(self.name.encode(errors='surrogatepass')).hexdigest()[:6]}"
 
     def planned(self, model: nn.Module, seed: int) -> wc.Plan | None:
-        """Plan what it writes into a fresh model, from shapes alone; None if it leaves the model as it is."""
+        """Plan what it writes into a fresh model, from shapes alone; None if it leaves the model as it is.
+
+        Of a calibrated control it is what the arm itself writes, which is measured and not kept.
+        """
         init: Any = self.settings.init
         options = self.settings.options
         try:
-            if self.control is not None:
-                return wc.plan(model, CONTROLS[self.control].scheme, seed=seed, of=as_scheme(init, options))
+            scheme = None if self.control is None else CONTROLS[self.control].scheme
+            if scheme is not None:
+                return wc.plan(model, scheme, seed=seed, of=as_scheme(init, options))
             return None if init is None else wc.plan(model, init, seed=seed, **options)
         except WellcondError as error:
             raise WellcondError(f"arm '{self.name}': {error}") from error
 
-    def initialise_(self, model: nn.Module, seed: int) -> None:
-        """Give a fresh model its first weights, in place."""
+    def initialise_(self, model: nn.Module, seed: int, batch: Callable[[nn.Module], Any] | None = None) -> None:
+        """Give a fresh model its first weights, in place; a calibrated control needs what makes a batch for it."""
         plan = self.planned(model, seed)
-        if plan is not None:
+        if plan is None:
+            return
+        if self.control != "calibrated":
             plan.apply_()
+            return
+        assert batch is not None
+        inputs = batch(model)
+        own = copy.deepcopy(model)
+        self.planned(own, seed).apply_()  # type: ignore[union-attr]
+        scales = measure_scales(own, inputs)
+        betas = {name: list(s.beta) for name, s in scales.items() if s.beta and None not in s.beta}
+        gains = {name: s.branch for name, s in scales.items() if s.branch}
+        try:
+            wc.calibrate_(model, inputs, beta=betas, branch=gains)
+        except WellcondError as error:
+            raise WellcondError(f"arm '{self.name}': {error}") from error
 
     def condition_(self, model: nn.Module) -> Conditioning | None:
         """Condition a model, if the arm does."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
-Control = Literal["scale", "rotation", "sign"]
+Control = Literal["scale", "rotation", "sign", "calibrated"]
 
 
 @dataclass(frozen=True)
@@ -13,13 +13,14 @@ class ControlKind:
     """A kind of control: the end of its arms' names, and the scheme that initialises them."""
 
     suffix: str
-    scheme: str  # its option `of` is what the arm itself begins with
+    scheme: str | None  # its option `of` is what the arm itself begins with; None: the default, scaled on a batch
 
 
 CONTROLS: dict[Control, ControlKind] = {
     "scale": ControlKind(", scale only", "scale_matched"),
     "rotation": ControlKind(", rotated", "rotated"),
     "sign": ControlKind(", sign flipped", "flipped"),
+    "calibrated": ControlKind(", calibrated default", None),
 }
 
 

@@ -40,7 +40,8 @@ class ArmSettings(RecipeTable):
         condition: a method of `wc.condition_`.
         strength: of the method; several make as many arms.
         control: controls to add, each an arm of its own: `scale`, Gaussian weights of the same scale; `rotation`, the
-            products' singular values with other singular vectors; `sign`, the products' sign changed. `true` is scale.
+            products' singular values with other singular vectors; `sign`, the products' sign changed;
+            `calibrated`, the default weights at the arm's sharpness and branch gain. `true` is scale.
         lr: in place of the recipe's.
     """
 

@@ -39,6 +39,8 @@ from wellcond.lab.training.training_state import TrainingState, resume_
 
 Report = Callable[[int, float], None]  # steps done, loss
 
+CALIBRATED_ON = 16  # examples that a calibrated control is measured on
+
 
 @dataclass
 class Run:
@@ -135,7 +137,7 @@ def _begin(run: Run) -> tuple[nn.Module, Conditioning | None]:
     weights = run.recipe.weights
     kept = kept_weights(weights, run.arm, run.seed) if weights else None
     if kept is None:
-        run.arm.initialise_(model, run.seed)
+        run.arm.initialise_(model, run.seed, lambda model: monitor_inputs(_sample(model, run.task, CALIBRATED_ON)))
     model.to(getattr(torch, run.recipe.train.dtype))  # before W + C is rounded
     if kept is None or weights is None:
         return model, run.arm.condition_(model)
