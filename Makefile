@@ -63,6 +63,7 @@ bench: setup
 	$(PY) benchmarks/conditioning.py
 	$(PY) benchmarks/jacobian.py
 	$(PY) benchmarks/views.py
+	$(PY) benchmarks/scale.py
 	$(PY) benchmarks/diagnose.py
 	$(PY) benchmarks/diagram.py
 	$(PY) benchmarks/laboratory.py

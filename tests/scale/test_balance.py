@@ -167,8 +167,8 @@ def test_what_changes_the_outputs_is_put_back(monkeypatch: pytest.MonkeyPatch) -
     model, batch = vit().double(), torch.randn(2, 3, 32, 32, dtype=torch.float64)
     held = {key: value.clone() for key, value in model.state_dict().items()}
 
-    def wrong(first: Tensor, second: Tensor, to: str) -> Any:
-        maps = full_maps(first, second, to)  # type: ignore[arg-type]
+    def wrong(*given: Any) -> Any:
+        maps = full_maps(*given)
         assert not isinstance(maps, str)
         return replace(maps, first=2 * maps.first)
 

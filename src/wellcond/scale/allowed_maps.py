@@ -32,10 +32,14 @@ NORMALISED = "queries and keys are normalised, so their scale has no effect"
 TRIED = {"qk": ("full", "halves", "neighbours", "scalar"), "vo": ("full", "scalar")}  # the most general first
 
 
-def allowed_maps(layer: AttentionLayer, call: Call | None, part: str) -> tuple[str, ...] | str:
+Maps = tuple[str, ...] | str  # kinds of maps, the most general first; or why there are none
+
+
+def allowed_maps(layer: AttentionLayer, call: Call | None, part: str, known: dict[object, Maps]) -> Maps:
     """Return the kinds of maps that leave the layer's function as it is, the most general first; or why there are none.
 
-    Without a call a module of a known class is tried on random tokens, if it takes nothing else.
+    Without a call a module of a known class is tried on random tokens, if it takes nothing else; `known` keeps what was
+    found for modules of the same class and sizes.
     """
     if call is not None:
         return _tried(layer, call, part)
@@ -46,11 +50,19 @@ def allowed_maps(layer: AttentionLayer, call: Call | None, part: str) -> tuple[s
     needed = [p for p in signature(layer.module.forward).parameters.values() if p.default is p.empty]
     alone = len(needed) == 1 and needed[0].kind is needed[0].POSITIONAL_OR_KEYWORD
     if alone or layer.replay.assemble is not concatenate_heads:
-        x = Draw(0, "tokens").normal("query", 1, 6, layer.width)
-        return _tried(layer, Call(layer, layer.module, {}, given=((x,), {})), part)
+        return _tried_on_tokens(layer, part, known)
     if part == "qk" and layer.qk_norm:
         return NORMALISED
     return TRIED[part]
+
+
+def _tried_on_tokens(layer: AttentionLayer, part: str, known: dict[object, Maps]) -> Maps:
+    """Try a module on random tokens; once for all of the same class that print the same, sizes and parts included."""
+    key = type(layer.module), str(layer.module), part
+    if key not in known:
+        x = Draw(0, "tokens").normal("query", 1, 6, layer.width)
+        known[key] = _tried(layer, Call(layer, layer.module, {}, given=((x,), {})), part)
+    return known[key]
 
 
 @torch.no_grad()

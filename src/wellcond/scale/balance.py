@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, Literal
 
 import torch
@@ -22,7 +23,7 @@ from wellcond.attention.verify import TOLERANCE
 from wellcond.attention.view import AttentionLayer
 from wellcond.conditioning.parameter_writes import ParameterWrites
 from wellcond.errors import ArgumentError, WeightError, WellcondError
-from wellcond.scale.allowed_maps import allowed_maps
+from wellcond.scale.allowed_maps import Maps, allowed_maps
 from wellcond.scale.balance_result import Balance, BalanceRecord
 from wellcond.scale.coordinates import BalanceTarget, Coordinates, MapGroup, full_maps, scalar_maps
 from wellcond.scale.optimizer_moments import check_optimizer, rescale_moments_
@@ -96,10 +97,10 @@ def balance_(
     found, calls = _seen(model, batch, layers)
     skipped: list[tuple[str, str, str]] = []
     changes: list[_Change] = []
-    tied = _tied(found)
+    tied, known = _tied(found), dict[object, Maps]()
     for layer, call in zip(found, calls, strict=True):
         for each in PAIRS if part == "both" else (part,):
-            change = _change(layer, call, each, group, to, tied)
+            change = _change(layer, call, each, group, to, tied, known)
             if isinstance(change, str):
                 skipped.append((layer.name, each, change))
             else:
@@ -113,7 +114,7 @@ def balance_(
         moved = None if before is None else _checked_change(root, batch, before, changes)
         if optimizer is not None:
             writes.also_undo(rescale_moments_(optimizer, [pair for c in changes for pair in c.projections()]))
-    return Balance(tuple(_records(changes)), skipped, moved, writes)
+    return Balance(skipped, moved, writes, partial(_records, changes))
 
 
 def _seen(model: nn.Module, batch: Any, layers: LayerFilter) -> tuple[AttentionLayers, Sequence[Call | None]]:
@@ -137,7 +138,13 @@ def _tied(layers: AttentionLayers) -> set[tuple[int, Any]]:
 
 
 def _change(
-    layer: AttentionLayer, call: Call | None, part: str, group: str, to: BalanceTarget, tied: set[tuple[int, Any]]
+    layer: AttentionLayer,
+    call: Call | None,
+    part: str,
+    group: str,
+    to: BalanceTarget,
+    tied: set[tuple[int, Any]],
+    known: dict[object, Maps],
 ) -> _Change | str:
     """New coordinates of one product of a layer, or why it keeps its own."""
     roles = PAIRS[part]
@@ -156,7 +163,7 @@ def _change(
         reason: str | None = p.refusal()
         if reason is not None:
             return reason
-    kinds = allowed_maps(layer, call, part)
+    kinds = allowed_maps(layer, call, part, known)
     if isinstance(kinds, str):
         return kinds
     kind = "scalar" if group == "scalar" else kinds[0]
@@ -166,9 +173,10 @@ def _change(
         return "its coordinates are bound, by rotary positions or a gate: W_Q cannot be made orthonormal"
     groups = min(p.heads for p in pair)
     first, second = (wide(p.read()).reshape(groups, -1, p.width) for p in pair)
-    if not bool(torch.isfinite(first).all() and torch.isfinite(second).all()):
+    if not bool(torch.isfinite(first.sum() + second.sum())):
         return "its weights are not finite"
-    maps = full_maps(first, second, to) if kind == "full" else scalar_maps(first, second, kind)
+    rounding = max(torch.finfo(p.parameter().dtype).eps for p in pair)
+    maps = full_maps(first, second, to, rounding) if kind == "full" else scalar_maps(first, second, kind)
     return maps if isinstance(maps, str) else _Change(layer, part, kind, maps)
 
 
@@ -202,7 +210,8 @@ def _checked_change(root: nn.Module, batch: Any, before: list[Tensor], changes: 
 
 
 def _records(changes: list[_Change]) -> Iterator[BalanceRecord]:
+    """Measure κ of the factors and products."""
     for change in changes:
-        maps = change.maps
-        for index, (product, before, after) in enumerate(zip(maps.product, maps.before, maps.after, strict=True)):
+        found = zip(change.maps.product(), change.maps.before(), change.maps.after(), strict=True)
+        for index, (product, before, after) in enumerate(found):
             yield BalanceRecord(change.layer.name, change.part, index, change.kind, product, before, after)

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterable
 from dataclasses import asdict, dataclass, field
+from functools import cached_property
 from typing import Any
 
 from wellcond._core.result_table import ResultTable, Tabular
@@ -40,7 +42,6 @@ class Balance(Tabular):
     """The outcome of `wc.balance_`; prints as a table.
 
     Args:
-        heads: one record per product and group of heads.
         skipped: `(layer, part, reason)` for what keeps its coordinates.
         change: largest change of the model's outputs on the batch, relative; None without a batch.
 
@@ -51,10 +52,15 @@ class Balance(Tabular):
     >>> b.undo_()
     """
 
-    heads: tuple[BalanceRecord, ...]
     skipped: list[tuple[str, str, str]]
     change: float | None
     _writes: ParameterWrites = field(repr=False)
+    _measure: Callable[[], Iterable[BalanceRecord]] = field(repr=False)
+
+    @cached_property
+    def heads(self) -> tuple[BalanceRecord, ...]:
+        """One record per product and group of heads, measured when they are first asked for."""
+        return tuple(self._measure())
 
     def undo_(self) -> None:
         """Put back the weights, biases and moments that `balance_` replaced."""

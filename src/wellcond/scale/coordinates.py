@@ -13,7 +13,16 @@ from typing import Literal
 import torch
 from torch import Tensor
 
-from wellcond._core.linalg import conditions, solve_triangle, svdvals, triangular_factor, zero_below
+from wellcond._core.linalg import (
+    EPS,
+    cholesky,
+    conditions,
+    few_threads,
+    solve_triangle,
+    svdvals,
+    triangular_factor,
+    zero_below,
+)
 
 MapGroup = Literal["scalar", "full"]
 BalanceTarget = Literal["balanced", "orthogonal query"]
@@ -24,27 +33,55 @@ Pairing = Literal[
 
 @dataclass(frozen=True)
 class Coordinates:
-    """New coordinates of the groups of one layer, and what they do to κ.
+    """New coordinates of the groups of one layer.
 
     Args:
         first: G, `(groups, d, d)`.
         second: G^{-T}.
-        product: κ of the product, by group.
-        before: κ of both factors, by group.
-        after: the same in the new coordinates.
+        triangles: R of both factors, whose singular values they are.
     """
 
     first: Tensor
     second: Tensor
-    product: list[float]
-    before: list[tuple[float, float]]
-    after: list[tuple[float, float]]
+    triangles: tuple[Tensor, Tensor]
+
+    def product(self) -> list[float]:
+        """κ of the product, by group."""
+        return _kappas(self.triangles[0] @ self.triangles[1].mT)
+
+    def before(self) -> list[tuple[float, float]]:
+        """κ of both factors, by group."""
+        return list(zip(*map(_kappas, self.triangles), strict=True))
+
+    def after(self) -> list[tuple[float, float]]:
+        """The same in the new coordinates."""
+        moved = self.triangles[0] @ self.first, self.triangles[1] @ self.second
+        return list(zip(*map(_kappas, moved), strict=True))
 
 
-def full_maps(first: Tensor, second: Tensor, to: BalanceTarget) -> Coordinates | str:
+def _kappas(triangles: Tensor) -> list[float]:
+    return conditions(svdvals(triangles), triangles.shape[-1]).tolist()
+
+
+def triangle_of(factor: Tensor, exact_to: float) -> Tensor:
+    """R with RᵀR = WᵀW, `(groups, rows, d)` to `(groups, d, d)`.
+
+    By Cholesky where the square of κ, which it costs, is below the rounding of the weights themselves; else by QR.
+    """
+    gram = factor.mT @ factor
+    lower = cholesky(gram)
+    if lower is not None:
+        spread = lower.diagonal(dim1=1, dim2=2).abs()  # their ratio is at most κ, and seldom a tenth of it
+        if float((spread.amax(1) / spread.amin(1)).max()) ** 2 * 100 * EPS < exact_to:
+            return lower.mT
+    return triangular_factor(factor)
+
+
+def full_maps(first: Tensor, second: Tensor, to: BalanceTarget, exact_to: float = EPS) -> Coordinates | str:
     """The balanced maps, or those that make the first factor orthonormal; a reason where a product lacks rank.
 
-    Factors are `(groups, rows, d)` in float64, heads that share a map one below the other.
+    Factors are `(groups, rows, d)` in float64, heads that share a map one below the other; `exact_to` is the rounding
+    of the weights they were read from.
 
     >>> a, b = torch.randn(2, 1, 9, 3, dtype=torch.float64)
     >>> maps = full_maps(1000 * a, b, "balanced")
@@ -55,14 +92,15 @@ def full_maps(first: Tensor, second: Tensor, to: BalanceTarget) -> Coordinates |
     width = first.shape[2]
     if min(first.shape[1], second.shape[1]) < width:
         return f"heads of width {width} exceed what they read, so the product lacks rank"
-    r1, r2 = triangular_factor(first), triangular_factor(second)
-    u, s, vt = torch.linalg.svd(r1 @ r2.mT)
+    r1, r2 = triangle_of(first, exact_to), triangle_of(second, exact_to)
+    with few_threads(width):
+        u, s, vt = torch.linalg.svd(r1 @ r2.mT)
     if bool((s[:, -1] <= zero_below(s[:, 0], max(first.shape[1], second.shape[1]))).any()):
         return "a product lacks rank (or is zero), so coordinates are not determined"
     root = s.sqrt()[:, None, :]
     left, right = (root, root) if to == "balanced" else (torch.ones_like(root), root.square())
     maps = solve_triangle(r1, u * left), solve_triangle(r2, vt.mT * right)
-    return _described(*maps, r1, r2, s)
+    return Coordinates(*maps, (r1, r2))
 
 
 def scalar_maps(first: Tensor, second: Tensor, kind: str = "scalar") -> Coordinates | str:
@@ -80,8 +118,8 @@ def scalar_maps(first: Tensor, second: Tensor, kind: str = "scalar") -> Coordina
     if not all(bool((size > 0).all()) for size in sizes):
         return "a factor is zero, so it has no size to balance"
     ratio = (sizes[1] / sizes[0]).sqrt()
-    r1, r2 = triangular_factor(first), triangular_factor(second)
-    return _described(torch.diag_embed(ratio), torch.diag_embed(1 / ratio), r1, r2, svdvals(r1 @ r2.mT))
+    triangles = triangular_factor(first), triangular_factor(second)
+    return Coordinates(torch.diag_embed(ratio), torch.diag_embed(1 / ratio), triangles)
 
 
 def _pooled(square: Tensor, kind: str) -> Tensor:
@@ -92,11 +130,3 @@ def _pooled(square: Tensor, kind: str) -> Tensor:
         one, two = square.chunk(2, 1)
         return (one + two).repeat(1, 2)
     return (square[:, ::2] + square[:, 1::2]).repeat_interleave(2, 1)
-
-
-def _described(g: Tensor, h: Tensor, r1: Tensor, r2: Tensor, product: Tensor) -> Coordinates:
-    def kappas(a: Tensor, b: Tensor) -> list[tuple[float, float]]:
-        return list(zip(*(conditions(svdvals(r), r.shape[-1]).tolist() for r in (a, b)), strict=True))
-
-    kappa = conditions(product, product.shape[-1]).tolist()
-    return Coordinates(g, h, kappa, kappas(r1, r2), kappas(r1 @ g, r2 @ h))
