@@ -130,6 +130,7 @@ def _watch(index: int, layer: AttentionLayer, calls: dict[int, Call]) -> list[An
                 return
             call = calls[index]
             for role in roles:
+                call.repeats = call.repeats or role in call.reads
                 if role not in call.reads:
                     call.reads[role] = args[0]
                     if role == "output":

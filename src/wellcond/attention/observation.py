@@ -14,7 +14,7 @@ from wellcond.attention.capture import capture
 from wellcond.attention.layers import AttentionLayers, Unclaimed
 from wellcond.attention.logit_scale import logit_scale
 from wellcond.attention.paths import inside, resolve, walk
-from wellcond.attention.recorded.describe import Described
+from wellcond.attention.recorded.describe import Described, repeat_queries
 from wellcond.attention.recorded.discover import Discovery, Undescribable
 from wellcond.attention.recorded.replay import verified_replay
 from wellcond.attention.replay import Call, Replay
@@ -96,6 +96,10 @@ class Observation:
                 continue
             if not all(site.is_one_with(other) for other in together):
                 reason = f"one call of it averages in {len(together)} products, of other keys, values or heads"
+                missed.append(Undescribable(site.site.mixture.step.module, reason))
+                continue
+            if repeat_queries(together):
+                reason = f"one call of it averages {len(together)} times with the same queries"
                 missed.append(Undescribable(site.site.mixture.step.module, reason))
                 continue
             index = next((i for i, layer in enumerate(self.layers) if same_weights(layer, site.layer)), None)

@@ -38,6 +38,7 @@ class Call:
         arguments: its arguments by parameter name (surplus keyword arguments included).
         reads: what each role's own sub-module was given, `(…, D)`; a role is absent if it has no module of its own.
         written: what the output projection's module returned, if it has one.
+        repeats: whether the module of a projection was called again, of which `reads` and `written` show nothing.
         output: what the attention module returned.
         replay: the replay that rebuilt this call's own output; None where none did, or nobody has tried.
         verification: how closely it did.
@@ -49,6 +50,7 @@ class Call:
     arguments: dict[str, Any]
     reads: dict[str, Tensor] = field(default_factory=dict)
     written: Tensor | None = None
+    repeats: bool = False
     output: Any = None
     given: tuple[tuple[Any, ...], dict[str, Any]] = ((), {})  # the same arguments as they were passed
     replay: Replay | None = None

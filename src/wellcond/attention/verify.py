@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
 
 from wellcond._core.safe_text import briefly
+from wellcond.attention.apart import tied_roles
 from wellcond.attention.capture import evaluating
 from wellcond.attention.replay import Call, project, project_out
 from wellcond.attention.roles import QKV
@@ -64,19 +66,20 @@ def check_call(layer: AttentionLayer, call: Call) -> Verification:
 
     A view in which Q and K, two heads, or two groups are swapped cannot pass. In float64 the tolerance is 1e-6.
     """
-    if layer.replay is None:
-        return Verification(layer.name, "replay", math.inf, 0.0, "it has no replay")
+    reason = tied_roles(layer) or ("it has no replay" if layer.replay is None else "")
+    if reason or layer.replay is None:
+        return Verification(layer.name, "replay", math.inf, 0.0, reason)
     try:
         target = layer.replay.target(call)
-        rebuilt, still = rebuild(layer, call)
+        rebuilt, effect = rebuild(layer, call)
     except (RuntimeError, LookupError, TypeError, ValueError) as problem:  # what does not fit may not even compute
         return Verification(layer.name, "replay", math.inf, 0.0, f"its replay fails: {briefly(problem, 100)}")
     found = compare(layer.name, "replay", rebuilt, target)
-    effect = compare(layer.name, "replay", still, target)
     bar = (CONCLUSIVE_GUESS if layer.replay.guess else CONCLUSIVE)[target.dtype]
     # The error may be rounding alone, which an output far larger than what queries do to it hides.
     error = max(found.error, torch.finfo(target.dtype).eps)
-    return replace(found, conclusive=error <= bar * effect.error)
+    shown = not (layer.replay.guess and call.repeats)
+    return replace(found, conclusive=shown and error * _size(target) <= bar * effect)
 
 
 def compare(name: str, method: str, rebuilt: Tensor, target: Tensor) -> Verification:
@@ -90,13 +93,20 @@ def compare(name: str, method: str, rebuilt: Tensor, target: Tensor) -> Verifica
         rebuilt, target = rebuilt[finite], target[finite]
     if not target.numel():
         return Verification(name, method, 0.0, TOLERANCE[target.dtype])
-    error = float((rebuilt - target).abs().max() / target.abs().max().clamp_min(torch.finfo(target.dtype).tiny))
-    return Verification(name, method, error, TOLERANCE[target.dtype])
+    return Verification(name, method, float((rebuilt - target).abs().max()) / _size(target), TOLERANCE[target.dtype])
+
+
+def _size(target: Tensor) -> float:
+    """The largest number of an output that is finite; never zero."""
+    return float(target.abs().nan_to_num(0.0, 0.0).max().clamp_min(torch.finfo(target.dtype).tiny))
 
 
 @torch.no_grad()
-def rebuild(layer: AttentionLayer, call: Call) -> tuple[Tensor, Tensor]:
-    """Compute the layer's output from its view and replay alone; and the same with queries (or values) of zero."""
+def rebuild(layer: AttentionLayer, call: Call) -> tuple[Tensor, float]:
+    """Compute the layer's output from its view and replay alone; and what its queries (or values) do to that.
+
+    Of a guess each head has to show itself, so that counts which does least: one without values may score by any rule.
+    """
     replay = layer.replay
     assert replay is not None
     with evaluating(call.module):  # some modules compute a position bias with dropout in it
@@ -107,7 +117,15 @@ def rebuild(layer: AttentionLayer, call: Call) -> tuple[Tensor, Tensor]:
         mixing = replay.mixing(call)
         mixed = mixing(q, k, v)
         still = mixing(torch.zeros_like(q), k, v) if q.numel() else torch.zeros_like(mixed)
-        return finished(layer, call, mixed), finished(layer, call, still)
+        output = finished(layer, call, mixed)
+        by_head = _by_head(layer, mixed - still) if replay.guess else [output - finished(layer, call, still)]
+        return output, min(float(part.abs().max()) for part in by_head)
+
+
+def _by_head(layer: AttentionLayer, mixed: Tensor) -> Iterator[Tensor]:
+    """What each head writes to the output."""
+    weights = mixed.new_empty(0) if layer.output is None else layer.output.read()
+    return (x if layer.output is None else x @ weights[head].mT for head, x in enumerate(mixed.unbind(1)))
 
 
 def finished(layer: AttentionLayer, call: Call, mixed: Tensor) -> Tensor:

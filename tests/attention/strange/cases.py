@@ -11,6 +11,7 @@ from torch import Tensor, nn
 
 from tests.attention.strange import (
     arranged,
+    deceptive,
     grouped,
     latent,
     mixed_heads,
@@ -180,6 +181,15 @@ CASES: dict[str, Case] = {
     "key is value": Case(arranged.KeyIsValue),
     "scaled in place": Case(arranged.ScaledInPlace),
     "a hook on the queries": Case(arranged.Hooked),
+    "tied query and key": Case(deceptive.Tied),
+    "crossed groups": Case(deceptive.CrossedGroups),
+    "temperatures by head": Case(deceptive.HeadTemperatures),
+    "keys times queries": Case(deceptive.Turned),
+    "the same queries twice": Case(deceptive.SameQueries),
+    "keys of products": Case(deceptive.ProductKeys),
+    "masked after the softmax": Case(deceptive.MaskedAfter),
+    "dropout in evaluation": Case(deceptive.Drawn, distribution=False),
+    "linear, one number wide": Case(deceptive.NarrowLinear, distribution=False, logits=False),
     "growing cache": Case(streams.Cached, calls=1),
     "growing cache, the same batch": Case(streams.Cached, calls=1, again=True),
     "static cache": Case(streams.Buffered, calls=1),

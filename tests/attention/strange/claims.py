@@ -122,7 +122,8 @@ def _matched(layer: Any, attention: Attention, claims: dict[str, Tensor]) -> Mat
         raise Wrong(f"'{layer.name}': {heads} query heads do not share {groups} keys evenly")
     for index, head in enumerate(of["query"]):
         group = index // (heads // groups)
-        if of["key"][group] != truth.groups[head] or of["value"][group] != truth.groups[head]:
+        averaged = truth.averaged or truth.groups
+        if of["key"][group] != truth.groups[head] or of["value"][group] != averaged[head]:
             raise Wrong(f"'{layer.name}': query head {index} is paired with another head's key or value")
         if not truth.partial and places["query"][index] != places["key"][group]:
             raise Wrong(f"'{layer.name}': columns of query and key head {index} are not those that meet in the score")

@@ -31,6 +31,8 @@ TWISTED = (
     "bias by distance",
     "sdpa, causal, own scale",
     "dropout",
+    "temperatures by head",
+    "keys times queries",
 )
 
 
@@ -60,6 +62,20 @@ def small_values(module: nn.Module) -> None:
         module.to_v.weight.mul_(1e-12)
 
 
+def lone_values(module: nn.Module) -> None:
+    """Values of one head alone: what the others score by does not reach the output."""
+    with torch.no_grad():
+        module.to_v.weight[4:] = 0.0
+
+
+def lone_head(module: nn.Module) -> None:
+    """One head alone is read."""
+    with torch.no_grad():
+        module.to_out.weight[:, 4:] = 0.0
+
+
+LONELY = {"values of one head": lone_values, "one head read": lone_head}
+
 SPOILED = {
     "zero output": Spoil(zero("to_out")),
     "zero values": Spoil(zero("to_v")),
@@ -82,6 +98,16 @@ def test_no_number_by_coincidence(name: str, spoiled: str) -> None:
     batch = tuple(spoil.tokens(x) for x in case.batch())
     assert outcomes(model, batch)
     check_numbers(case, model, batch, generic=False)
+
+
+@pytest.mark.parametrize("lonely", LONELY)
+def test_heads_that_the_output_does_not_show(lonely: str) -> None:
+    case = CASES["temperatures by head"]
+    model = case.model()
+    for block in model:
+        LONELY[lonely](block.attention)
+    assert {outcome.standing for outcome in outcomes(model, case.batch())} == {"verified"}
+    check_numbers(case, model, case.batch(), generic=False)
 
 
 # Where a hair decides which keys are seen, rounding does; a list of tensors is not cast with its module.

@@ -70,6 +70,7 @@ class Truth:
         value: `(G, D, d_v)`.
         output: `(H, D, d_v)`; None where nothing reads the heads alone.
         share: key head of each query head; by neighbours if None.
+        averaged: value head of each query head; as the keys if None.
         anywhere: whether the output may be any columns of the model, as one above the module reads its heads.
         partial: whether a part of the query or key (what heads share, a rotary part) may be left out of the view.
     """
@@ -81,6 +82,7 @@ class Truth:
     share: tuple[int, ...] | None = None
     anywhere: bool = False
     partial: bool = False
+    averaged: tuple[int, ...] | None = None
 
     @property
     def groups(self) -> tuple[int, ...]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import takewhile
 
@@ -62,6 +63,12 @@ class Described:
         """Return whether both are products of the same queries, keys and values of one call."""
         pairs = [(self.parts[role], other.parts[role]) for role in QKV]
         return all(a.map == b.map and torch.equal(a.columns, b.columns) for a, b in pairs)
+
+
+def repeat_queries(sites: Sequence[Described]) -> bool:
+    """Return whether several products read the same query of the same token, so that it has several averages."""
+    read = [set(site.site.query.numbers[site.site.query.numbers >= 0].tolist()) for site in sites]
+    return sum(map(len, read)) > len(set().union(*read))
 
 
 def describe_site(site: Site) -> Described:

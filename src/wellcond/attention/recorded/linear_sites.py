@@ -58,4 +58,7 @@ def _is_projection(origin: Origin | None) -> bool:
 
 def _along_rows(numbers: Tensor, source: Source) -> bool:
     """Whether numbers run from one row of a product to the next, not along one of its rows."""
-    return len(numbers) > 1 and not bool((numbers.diff() % source.result.shape[-1]).any())
+    rows, columns = source.result.shape[-2:]
+    if rows == columns == 1:
+        raise Undescribed("its keys and values are one number wide, which does not show which of them is which")
+    return rows == 1 if len(numbers) == 1 else not bool((numbers.diff() % columns).any())

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from wellcond.attention.recorded.columns import LinearMap, Undescribed, joined, linear_map
-from wellcond.attention.recorded.operators import SEVERAL
+from wellcond.attention.recorded.operators import NONE, SEVERAL
 from wellcond.attention.recorded.origins import Origins
 from wellcond.attention.recorded.sources import Origin
 
@@ -71,6 +71,7 @@ class Operands:
         if bool((numbers == SEVERAL).any()):
             raise Undescribed(f"the {role} is a sum of two linear maps, or of one and something else")
         code = self._codes(numbers)
+        numbers = numbers.masked_fill(code < 0, NONE)  # of products of activations: no rows of these maps
         found = code.amax(1)
         if bool((found < 0).any()) and not (padded and torch.equal(found.amax(0) < 0, found.amin(0) < 0)):
             raise Undescribed(f"a part of the {role} comes from no linear map")

@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 from wellcond._core.safe_text import briefly
+from wellcond.attention.apart import tied_roles
 from wellcond.attention.recorded.columns import Undescribed
 from wellcond.attention.recorded.describe import Described
 from wellcond.attention.recorded.joined_replay import JoinedReplay
@@ -28,6 +29,9 @@ def verified_replay(layer: AttentionLayer, sites: Sequence[Described]) -> tuple[
 
     Several sites are the products of one call.
     """
+    tied = tied_roles(layer)
+    if tied:
+        return None, Verification(layer.name, "recording", math.inf, 0.0, tied)
     try:
         own = JoinedReplay(sites) if len(sites) > 1 else _alone(sites[0])
         tokens = own.tokens

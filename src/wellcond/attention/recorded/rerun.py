@@ -9,7 +9,10 @@ import torch
 from torch import Tensor
 from torch.utils._pytree import tree_map
 
+from wellcond.attention.recorded.columns import Undescribed
 from wellcond.attention.recorded.tape import Step, memory
+
+LIKE = {"rand_like", "randn_like", "randint_like"}  # draws that read nothing of a tensor but its shape
 
 
 class Rerun:
@@ -33,6 +36,9 @@ class Rerun:
         while written := _written_by(forward := _after(steps, given, self.written)) - self.written:
             self.written |= written  # what shares memory with it must be made again too
         self.steps = _before(forward, wanted, self.written)
+        drawn = next((step.name for step in self.steps if torch.Tag.nondeterministic_seeded in step.func.tags), None)
+        if drawn is not None:
+            raise Undescribed(f"it draws random numbers ('{drawn}') between its projections and what it averages")
         self._constants: dict[int, Tensor] = {}
 
     def __call__(self, *tensors: Tensor) -> list[Tensor]:
@@ -91,8 +97,8 @@ def _after(steps: Sequence[Step], given: Sequence[Tensor], written: set[int]) ->
         results = {id(x) for x in step.results}
         if results & making:  # what makes a given tensor; a later step may write into it
             making -= results
-        elif torch.Tag.nondeterministic_seeded in step.func.tags:  # a draw stays what it was
-            continue
+        elif step.name in LIKE and not any(memory(x) in written for x in step.results):
+            continue  # a draw of that shape stays what it was
         elif any(id(x) in live for x in step.operands) or any(memory(x) in written for x in step.results):
             found.append(step)
             live |= results

@@ -74,7 +74,8 @@ class Scores:
         p = self.laid_out(self.own.weights(given), order).masked_fill(blind, 0.0)
         off = (p.double().sum(-1) - 1).abs().masked_fill(blind[..., 0], 0.0).max()
         average = bool(off <= TOLERANCE[p.dtype]) and bool((p >= 0).all())
-        hidden = self.hidden | (logits < HIDDEN)  # a mask may depend on the scores
+        # A mask may depend on the scores, or come after the softmax.
+        hidden = self.hidden | (logits < HIDDEN) | ((p == 0) & (logits.softmax(-1) > 0))
         return Attended(logits, p, hidden) if average else None
 
 

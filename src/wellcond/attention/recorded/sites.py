@@ -123,6 +123,9 @@ class Site:
             counts = {head: of.count(head) for head in of}
             if len(set(counts.values())) > 1:
                 raise Undescribed(f"its {role}s are shared by different numbers of query heads")
+            found = [of[head] for head in order]
+            if found != [head for head in dict.fromkeys(found) for _ in range(found.count(head))]:
+                raise Undescribed("query heads that share a key have values of their own")
 
 
 def _shared(query: Tensor, other: Tensor, heads: int) -> list[int]:

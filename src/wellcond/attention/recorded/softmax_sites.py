@@ -58,6 +58,8 @@ def _scores(weights: Origin, origins: Origins) -> tuple[Source, int]:
     scores, over, step = origins.sources[first], weights.over, weights.softmax
     if scores.kind != "scores":
         raise Undescribed("its scores are a linear map of tokens: no projected query, or no key, makes them")
+    if scores.area == 1:
+        raise Undescribed("it scores one query with one key, which does not show which of them is which")
     if scores is not weights.source and step is not None and step.name in SOFTMAX:
         whole = origins.of(step.operands[0])
         over = NEITHER if whole is None else score_axis(whole, step.args[SOFTMAX[step.name]], scores)
