@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from dataclasses import replace
 from typing import Any
 
 from torch import nn
@@ -13,6 +14,7 @@ from wellcond.attention.adapters.registry import Describe, adapters
 from wellcond.attention.blocks import find_blocks
 from wellcond.attention.layers import AttentionLayers, LayerFilter, Unclaimed, unclaimed_rows
 from wellcond.attention.observe import observe
+from wellcond.attention.own_code import as_guess, runs_own_code
 from wellcond.attention.paths import inside, unwrap, walk
 from wellcond.attention.storage import unmoved
 from wellcond.attention.view import AttentionLayer
@@ -114,7 +116,10 @@ def describe_module(module: nn.Module, name: str) -> AttentionLayer | str | None
                     "AttentionLayer, a reason (a string), or None"
                 )
             return found
-    return next((found for adapter in adapters() if (found := adapter(module, name)) is not None), None)
+    found = next((found for adapter in adapters() if (found := adapter(module, name)) is not None), None)
+    if isinstance(found, AttentionLayer) and runs_own_code(module):
+        return replace(as_guess(found), standing="guessed")
+    return found
 
 
 @checked

@@ -13,6 +13,7 @@ from wellcond.attention.blocks import find_blocks
 from wellcond.attention.capture import capture
 from wellcond.attention.layers import AttentionLayers, Unclaimed
 from wellcond.attention.logit_scale import logit_scale
+from wellcond.attention.own_code import as_guess, has_hooks
 from wellcond.attention.paths import inside, resolve, walk
 from wellcond.attention.recorded.describe import Described, repeat_queries
 from wellcond.attention.recorded.discover import Discovery, Undescribable
@@ -43,8 +44,10 @@ class Observation:
     ) -> None:
         self.root, self.layers, self.calls, self.complete = root, list(layers), list(calls), complete
         self.unclaimed: list[Unclaimed] = []
-        for call in self.calls:
+        for index, call in enumerate(self.calls):
             if call is not None:
+                if has_hooks(call.module):  # which may change what a class computes
+                    self.layers[index] = call.layer = as_guess(call.layer)
                 call.verification = found = check_call(call.layer, call)
                 call.replay = call.layer.replay if found and found.conclusive else None
 
