@@ -44,6 +44,7 @@ class Observation:
     ) -> None:
         self.root, self.layers, self.calls, self.complete = root, list(layers), list(calls), complete
         self.unclaimed: list[Unclaimed] = []
+        self.followed: set[str] = set()  # modules in which a recorded pass has followed an average
         for index, call in enumerate(self.calls):
             if call is not None:
                 if has_hooks(call.module):  # which may change what a class computes
@@ -78,7 +79,7 @@ class Observation:
         """List modules in which values are averaged and of which nothing has been said."""
         said = [*(layer.path for layer in self.layers), *(item.name for item in self.unclaimed)]
         for path in dict.fromkeys(paths):
-            if self.complete and not any(inside(path, one) or inside(one, path) for one in said):
+            if self.complete and path not in self.followed and not any(inside(path, one) for one in said):
                 self.miss(
                     Undescribable(path, "it averages by normalised scores that the pass does not show the origin of")
                 )
@@ -90,6 +91,8 @@ class Observation:
 
     def use(self, discovery: Discovery, inputs: Any) -> None:
         """Verify by the recorded steps what no replay has rebuilt; add, or replace, what the pass shows otherwise."""
+        self.followed |= {site.site.softmax_module for site in discovery.described}
+        self.followed |= {site.module for site in discovery.undescribable}
         missed = [site for site in discovery.undescribable if not self.explains(site.module)]
         sites = [site for site in discovery.described if not self.explains(site.site.mixture.step.module)]
         rest: list[list[Described]] = []

@@ -76,8 +76,9 @@ def observe(
         calls = capture(layers, inputs, root)
     observed = Observation(root, layers, calls, complete=complete)
     observed.doubt(changed)
-    unexplained = [path for path in averages if not observed.explains(path)]
-    doubtful = unexplained or not len(layers) or layers.unclaimed
+    unexplained = [path for path in averages.certain if not observed.explains(path)]
+    possible = any(not observed.explains(path) for path in averages.possible)
+    doubtful = unexplained or possible or not len(layers) or layers.unclaimed
     if observed.refused or (unexplained and None in calls) or (complete and doubtful):
         if any(map(is_dtensor, root.parameters())):  # gathered for a moment only
             observed.explain(observed.refused, "the model is sharded: look at it before it is")

@@ -35,8 +35,9 @@ def undisturbed(root: nn.Module) -> Iterator[list[nn.Module]]:
         if not any(is_lazy(p) for p in module._parameters.values() if p is not None)
     ]
     devices = sorted({p.device.index or 0 for p in root.parameters() if p.device.type == "cuda"})
-    # The compiler takes seconds to import; where nobody has, nothing is compiled.
-    eager = torch.compiler.set_stance("force_eager") if "torch._dynamo" in sys.modules else nullcontext()
+    # The compiler takes seconds to import; where nobody has, nothing is compiled, but for what flex_attention compiles.
+    compiling = not sys.modules.keys().isdisjoint({"torch._dynamo", "torch.nn.attention.flex_attention"})
+    eager = torch.compiler.set_stance("force_eager") if compiling else nullcontext()
     with torch.random.fork_rng(devices=devices), eager:
         changed: list[nn.Module] = []
         try:

@@ -20,6 +20,8 @@ from wellcond.attention.recorded.sources import Source
 from wellcond.attention.recorded.tape import recording
 from wellcond.attention.undisturbed import undisturbed
 
+LATER = "exponentials of its scores multiply something, and are normalised elsewhere, if at all"
+
 
 @dataclass(frozen=True)
 class Undescribable:
@@ -57,7 +59,15 @@ def discover(root: nn.Module, inputs: Any) -> Discovery:
             described.append(describe_site(_site(mixture, linear.get(mixture), origins)))
         except Undescribed as reason:
             undescribable.append(Undescribable(softmax_module(mixture), str(reason)))
+    written_out = [source.step.module for source in origins.sources if _averages_later(source)]
+    undescribable += [Undescribable(path, LATER) for path in dict.fromkeys(written_out)]
     return Discovery(with_left_over(described), undescribable)
+
+
+def _averages_later(source: Source) -> bool:
+    """Whether exponentials of scores multiply something before anything has normalised them, as in a flash kernel."""
+    factors = [o for o in source.origins if o is not None and o.source is not None and o.exponential]
+    return source.kind == "scores" and any(o.source.kind == "scores" for o in factors if o.source is not None)
 
 
 def _site(mixture: Source, place: int | None, origins: Origins) -> Site:

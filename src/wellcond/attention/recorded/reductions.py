@@ -63,8 +63,8 @@ def reduced(step: Step, origin: Origin) -> Origin | None:
         return None
     if origin.source.kind == "scores" and step.name == "sum" and len(dims) == 1 and origin.exponential:
         return Origin(None, nothing(shape), total=score_axis(origin, dims[0]))
-    if origin.source.kind != "linear":
-        return None
+    if origin.source.kind != "linear":  # probabilities of all heads together, say, are still normalised scores
+        return Origin(None, nothing(shape), over=NEITHER, softmax=origin.softmax) if origin.over else None
     tokens = _over_tokens(origin, dims)
     if tokens is not None:
         return replace(origin, first=tokens.reshape(shape), second=None, spread=True)

@@ -12,6 +12,7 @@ from typing import Any
 
 import torch.nn.functional as F
 from torch import Tensor, nn
+from torch._ops import OpOverload
 from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
@@ -135,6 +136,8 @@ class Tape:
 
 
 class _Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
+    supports_higher_order_operators = True
+
     def __init__(self, tape: Tape, running: list[str]) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
         self.tape, self.running = tape, running
@@ -142,6 +145,9 @@ class _Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
+        # Operators that take functions, such as flex_attention, and ragged tensors have no elements to follow.
+        if not isinstance(func, OpOverload) or any(isinstance(x, Tensor) and x.is_nested for x in tree_leaves(args)):
+            return func(*args, **kwargs)
         written = written_by(func, args) if func._schema.is_mutable else None
         for x in self.products.get(memory(written), ()) if written is not None else ():
             self.tape.before.setdefault(id(x), x.clone())
