@@ -12,6 +12,7 @@ from torch import Tensor, nn
 
 from wellcond._core.safe_text import briefly
 from wellcond._core.short_repr import short_repr
+from wellcond.attention.ordinary import as_called
 from wellcond.attention.paths import resolve
 from wellcond.attention.replay import Call
 from wellcond.attention.storage import split_path
@@ -26,9 +27,10 @@ def run_model(model: nn.Module, inputs: Any) -> Any:
     """Call a model with a tensor, a tuple of positional or a mapping of keyword arguments, which stay as they are."""
     inputs = own_copy(inputs)
     try:
-        if isinstance(inputs, Mapping):
-            return model(**inputs)
-        return model(*inputs) if isinstance(inputs, (tuple, list)) else model(inputs)
+        with as_called():
+            if isinstance(inputs, Mapping):
+                return model(**inputs)
+            return model(*inputs) if isinstance(inputs, (tuple, list)) else model(inputs)
     except (WellcondError, torch.OutOfMemoryError):
         raise
     except Exception as error:

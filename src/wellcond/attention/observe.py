@@ -13,6 +13,7 @@ from wellcond._core.deferred_torch import is_dtensor
 from wellcond.attention.capture import capture
 from wellcond.attention.layers import AttentionLayers
 from wellcond.attention.observation import Observation, Observed
+from wellcond.attention.ordinary import ordinary
 from wellcond.attention.recorded.discover import discover
 from wellcond.attention.replay import Call
 from wellcond.attention.running import averaging
@@ -51,6 +52,7 @@ def _call(layer: AttentionLayer, inputs: Any) -> Call:
     return call
 
 
+@ordinary()
 @torch.no_grad()
 def observe(
     root: nn.Module,

@@ -104,7 +104,9 @@ def own_copy(inputs: Any) -> Any:
     >>> copied["x"] is batch["x"], copied["cache"] is batch["cache"]
     (True, False)
     """
-    if isinstance(inputs, Tensor) or inputs is None or isinstance(inputs, (str, bytes, int, float, complex)):
+    if isinstance(inputs, Tensor):  # what was made in inference mode has no gradients outside it
+        return inputs.clone() if inputs.is_inference() and not torch.is_inference_mode_enabled() else inputs
+    if inputs is None or isinstance(inputs, (str, bytes, int, float, complex)):
         return inputs
     if isinstance(inputs, Mapping):
         return {name: own_copy(value) for name, value in inputs.items()}

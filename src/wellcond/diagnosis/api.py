@@ -14,6 +14,7 @@ from torch import Tensor, nn
 from wellcond._core.argument_types import Bytes
 from wellcond._core.checked import checked
 from wellcond._core.progress import bar
+from wellcond.attention.ordinary import ordinary
 from wellcond.diagnosis.measure.budget import BUDGET, exact_operations
 from wellcond.diagnosis.measure.jacobians import JacobianOptions
 from wellcond.diagnosis.measure.layers import layer_record, with_conditioning
@@ -31,6 +32,7 @@ ANNOUNCED_SECONDS = 3.0  # of work from which on it is said how long it takes be
 
 
 @checked
+@ordinary()
 def diagnose(
     model: nn.Module,
     batch: Any,

@@ -19,6 +19,7 @@ from wellcond._core.deferred_torch import is_dtensor
 from wellcond._core.user_warnings import warn_user
 from wellcond.attention.find import attention_layers, from_structure
 from wellcond.attention.layers import AttentionLayers
+from wellcond.attention.ordinary import ordinary
 from wellcond.diagnosis.journal import Journal
 from wellcond.diagnosis.measure.jacobians import JacobianOptions
 from wellcond.diagnosis.measure.layers import layer_record, with_conditioning
@@ -177,6 +178,7 @@ class Monitor:
                 self._warn(tier, [concern for layer in judged for concern in layer.concerns])
         return record
 
+    @ordinary()
     @torch.no_grad()
     def _measure(self, tier: str) -> list[LayerRecord]:
         if not self._observed:  # when the model is where it is trained

@@ -5,6 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+from wellcond.attention.ordinary import with_gradients
 from wellcond.attention.roles import QKV
 from wellcond.jacobian.head import Head
 from wellcond.jacobian.softmax_closed_form import CHUNK_ENTRIES
@@ -15,7 +16,7 @@ def role_blocks(head: Head, tokens: dict[str, Tensor], rows: Tensor) -> list[Ten
 
     Any such attention has J_W = J_{QKV} (X ⊗ I), so each row of J_{QKV}, which reverse mode gives, is multiplied by X.
     """
-    with torch.enable_grad():
+    with with_gradients():
         leaves = [part.detach().requires_grad_() if part.numel() else part for part in head.project()]
         out = head.mixing(*leaves)[:, 0, rows].flatten()
         wanted = {role: leaf for role, leaf in zip(QKV, leaves, strict=True) if role in head.weights}

@@ -16,6 +16,7 @@ from torch import Tensor
 from wellcond._core.argument_types import Bytes
 from wellcond._core.checked import checked
 from wellcond._core.linalg import few_threads, matrix_rank
+from wellcond.attention.ordinary import ordinary
 from wellcond.attention.replay import Softmax
 from wellcond.errors import WellcondError
 from wellcond.jacobian.gram_and_qr import SingularValues, by_gram, by_qr
@@ -40,6 +41,7 @@ MEMORY = 8 * 2**30  # bytes that a Jacobian may take unless told otherwise
 
 
 @checked
+@ordinary()
 def spectrum(
     head: Head,
     *,

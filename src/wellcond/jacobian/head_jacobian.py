@@ -13,6 +13,7 @@ from torch import Tensor
 
 from wellcond._core.argument_types import Count
 from wellcond._core.checked import checked
+from wellcond.attention.ordinary import ordinary
 from wellcond.attention.replay import Softmax
 from wellcond.errors import WellcondError
 from wellcond.jacobian.autograd import role_blocks
@@ -32,6 +33,7 @@ Exact = Literal["gram", "factor"]
 
 
 @checked
+@ordinary()
 def singular_values(
     head: Head, *, convention: JacobianConvention = SIDE_BY_SIDE, method: Exact = "factor", rows: Rows = None
 ) -> Tensor:
@@ -48,6 +50,7 @@ def singular_values(
 
 
 @checked
+@ordinary()
 def tangent_kernel(head: Head, *, rows: Rows = None) -> Tensor:
     """J Jᵀ side by side, `(R, d_v, R, d_v)`: the tangent kernel of the head for R query rows.
 
@@ -61,6 +64,7 @@ def tangent_kernel(head: Head, *, rows: Rows = None) -> Tensor:
 
 
 @checked
+@ordinary()
 def matrix(head: Head, *, convention: JacobianConvention = SIDE_BY_SIDE, rows: Rows = None) -> Tensor:
     """J with the tokens compressed: the same singular values and left singular vectors as J.
 
@@ -123,6 +127,7 @@ def operations_per_second() -> float:
 
 
 @checked
+@ordinary()
 def estimate(head: Head, *, convention: JacobianConvention = SIDE_BY_SIDE, rows: Rows = None) -> Estimate:
     """Memory and time of a spectrum, from shapes alone.
 

@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 
 from wellcond._core.linalg import eigh
+from wellcond.attention.ordinary import with_gradients
 from wellcond.jacobian.head import Head
 
 MAX_PRODUCTS = 400
@@ -63,7 +64,7 @@ def largest_singular_value(head: Head, rows: Tensor) -> tuple[float, float]:
     3.464102
     """
     names = list(head.weights)
-    with torch.enable_grad():
+    with with_gradients():
         leaves = [head.weights[name].detach().requires_grad_() for name in names]
         out = head.output(dict(zip(names, leaves, strict=True)))[:, rows].flatten()
         u = torch.zeros_like(out, requires_grad=True)

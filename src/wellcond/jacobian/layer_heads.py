@@ -11,6 +11,7 @@ from torch import Tensor
 from wellcond._core.checked import checked
 from wellcond.attention.higher_precision import widened
 from wellcond.attention.observe import verified_call
+from wellcond.attention.ordinary import ordinary
 from wellcond.attention.recorded.replay import RecordedMixing
 from wellcond.attention.replay import Call, Mixing, Softmax, project, shared_tensors
 from wellcond.attention.roles import QKV
@@ -20,6 +21,7 @@ from wellcond.jacobian.head import Head
 
 
 @checked
+@ordinary()
 def head_of(layer: AttentionLayer, inputs: Any, head: int = 0, *, sequences: Sequence[int] | None = None) -> Head:
     """One head of a real layer, on what it reads while the model runs on `inputs`.
 

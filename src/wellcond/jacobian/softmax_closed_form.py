@@ -21,6 +21,7 @@ import torch
 from torch import Tensor
 
 from wellcond._core.linalg import triangular_factor
+from wellcond.attention.ordinary import with_gradients
 from wellcond.attention.replay import Softmax
 from wellcond.jacobian.head import Head, per_distinct
 
@@ -137,7 +138,7 @@ def mapped(f: Callable[[Tensor], Tensor], x: Tensor) -> tuple[Tensor, Tensor | N
     """
     if is_identity(f, x):
         return x[:, 0].detach(), None
-    with torch.enable_grad():
+    with with_gradients():
         leaf = x.detach().requires_grad_()
         out = f(leaf)
         rows = []
@@ -156,7 +157,7 @@ def is_identity(f: Callable[[Tensor], Tensor], x: Tensor) -> bool:
 
 def pull_back_probe(f: Callable[[Tensor], Tensor], x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     """Return f(x), a random cotangent that is the same at every call, and the gradient it gives x."""
-    with torch.enable_grad():
+    with with_gradients():
         leaf = x.detach().requires_grad_()
         out = f(leaf)
         probe = torch.randn(out.shape, dtype=out.dtype, generator=torch.Generator().manual_seed(0)).to(out.device)

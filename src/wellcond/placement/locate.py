@@ -8,6 +8,7 @@ from torch import nn
 
 from wellcond._core.checked import checked
 from wellcond.attention.layers import AttentionLayers
+from wellcond.attention.ordinary import ordinary
 from wellcond.diagnosis.measure.layers import with_conditioning
 from wellcond.diagnosis.records import LayerRecord
 from wellcond.diagnosis.verdicts import judge
@@ -21,6 +22,7 @@ from wellcond.propagation.thresholds import Thresholds
 
 
 @checked
+@ordinary()
 def locate(model: nn.Module, batch: Any, *, thresholds: Thresholds | None = None) -> Placement:
     r"""Find each layer's β, self-bias, gains and similarity of tokens, measured on a batch and predicted from weights.
 

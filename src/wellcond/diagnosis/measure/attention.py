@@ -77,8 +77,10 @@ def is_causal(call: Call) -> bool:
 
 
 def wide_enough(call: Call) -> Call:
-    """Widen half precision, for entropies in it would be rounding."""
+    """Widen half precision, of the weights or of what autocast makes of tokens, for entropies in it are rounding."""
     half = call.layer.value is not None and call.layer.value.parameter().dtype in HALF_DTYPES
+    with evaluating(call.module):
+        half = half or any(x.dtype in HALF_DTYPES for x in call.tokens().values())
     return widened(call, torch.float32) if half else call
 
 

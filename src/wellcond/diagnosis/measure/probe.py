@@ -15,6 +15,7 @@ from wellcond.attention.capture import evaluating, run_model
 from wellcond.attention.find import from_structure, require_layers
 from wellcond.attention.layers import AttentionLayers, LayerFilter
 from wellcond.attention.observe import observe
+from wellcond.attention.ordinary import with_gradients
 from wellcond.attention.paths import resolve, unwrap
 from wellcond.attention.projection import Projection
 from wellcond.attention.replay import Call
@@ -131,7 +132,7 @@ def gradients(layers: AttentionLayers, batch: Any, loss: Loss | bool) -> dict[tu
     places = {(layer.name, role): projection for layer in layers for role, projection in layer.projections()}
     stored = {key: p for key, projection in places.items() if (p := _stored(root, projection)) is not None}
     wanted = list({id(p): p for p in stored.values() if p.requires_grad}.values())
-    with undisturbed(root), evaluating(root), torch.enable_grad():
+    with undisturbed(root), evaluating(root), with_gradients():
         value = _loss(run_model(root, batch), loss)
         found = torch.autograd.grad(value, wanted, allow_unused=True)
     by_id = {id(p): g for p, g in zip(wanted, found, strict=True) if g is not None}
