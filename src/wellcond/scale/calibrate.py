@@ -32,7 +32,6 @@ MISSED = 0.02  # relative distance from a target, above which a calibration has 
 
 
 @checked
-@torch.no_grad()
 def calibrate_(
     model: nn.Module,
     batch: Any,
@@ -66,6 +65,7 @@ def calibrate_(
         return calibrate_layers_(chosen_layers(model, layers), batch, beta, branch, writes)
 
 
+@torch.no_grad()
 def calibrate_layers_(
     layers: AttentionLayers, batch: Any, beta: Any, branch: Any, writes: ParameterWrites
 ) -> Calibration:
@@ -115,7 +115,7 @@ class _Pass:
         if layer.name in self.found:  # called before
             return
         logits = logits_at_entry(layer, args, kwargs)
-        betas = mean_over_processes(logits.sharpness()) if isinstance(logits, EntryLogits) else []
+        betas = logits.sharpness() if isinstance(logits, EntryLogits) else []
         self.found[layer.name] = LayerScale(tuple(betas), None)
         wanted = self.targets.beta(layer)
         if wanted is not None:

@@ -15,6 +15,7 @@ from wellcond.attention.replay import Call, Softmax, project
 from wellcond.attention.storage import split_path
 from wellcond.attention.undisturbed import own_copy
 from wellcond.attention.view import AttentionLayer
+from wellcond.scale.mean_over_processes import mean_over_processes
 from wellcond.scale.sharpness import sharpness
 
 
@@ -32,8 +33,9 @@ class EntryLogits:
     key: Tensor
 
     def sharpness(self, query: Sequence[float] | None = None, key: Sequence[float] | None = None) -> list[float | None]:
-        """β of every head, with its queries and keys multiplied by numbers."""
-        return sharpness(self.mixing.logits(_times(self.query, query), _times(self.key, key)), self.mixing.hidden)
+        """β of every head with its queries and keys multiplied by numbers, the mean over all processes."""
+        logits = self.mixing.logits(_times(self.query, query), _times(self.key, key))
+        return mean_over_processes(sharpness(logits, self.mixing.hidden))
 
 
 def _times(x: Tensor, factors: Sequence[float] | None) -> Tensor:
