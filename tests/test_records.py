@@ -28,6 +28,7 @@ def results() -> list[Any]:
     layers = wc.attention_layers(model)
     head = wc.jacobian.softmax_head(torch.randn(6, 8), *torch.randn(3, 8, 4))
     audit = wc.audit(model, "conditioned")
+    scaled = [wc.balance_(model, batch), wc.calibrate_(model, batch)]
     handle = wc.condition_(model, "polar")
     return [
         plan,
@@ -35,6 +36,7 @@ def results() -> list[Any]:
         layers[0],
         audit,
         wc.schemes("mimetic")[0],
+        *scaled,
         handle.summary(),
         handle.cost(),
         wc.diagnose(model, batch),

@@ -24,6 +24,7 @@ from wellcond.errors import CheckpointError, SchemeError, WeightError
 from wellcond.testing import same_bits, state
 
 pytestmark = pytest.mark.filterwarnings("ignore:attention starts one-hot", "ignore:Theorem 3.8 promises")
+DRAWN = [info.name for info in wc.schemes() if info.name not in ("weight_selection", "calibrated")]  # they need more
 SHIFT: dict[str, Any] = {"method": "shift", "strength": 1}
 
 
@@ -245,7 +246,7 @@ def test_the_state_of_a_handle_shows_what_was_added_twice() -> None:
 
 
 @pytest.mark.filterwarnings("ignore::UserWarning")
-@pytest.mark.parametrize("scheme", [info.name for info in wc.schemes() if info.name != "weight_selection"])  # a model
+@pytest.mark.parametrize("scheme", DRAWN)
 def test_no_initialisation_looks_conditioned(scheme: str) -> None:
     for name in ("timm-vit", "hf-llama"):
         model = CASES[name].model()

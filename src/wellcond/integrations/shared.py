@@ -55,7 +55,7 @@ class Watching:
     >>> watching = Watching(torch.randn(2, 6, 8), {"every": 5, "alarms": False})
     >>> watching.begin(torch.nn.TransformerEncoderLayer(8, 2, batch_first=True))
     >>> sorted(watching.step(5))[:2], watching.step(6)
-    (['wellcond/bound', 'wellcond/cosine'], {})
+    (['wellcond/beta', 'wellcond/beta_max'], {})
     """
 
     def __init__(self, given: Any, options: dict[str, Any]) -> None:

@@ -27,6 +27,7 @@ def pair_weights(layer: AttentionLayer, pair: str) -> tuple[Tensor, Tensor] | No
 def product_singular_values(first: Tensor, second: Tensor) -> Tensor:
     """Singular values of `first @ second.mT`, largest first: `(H, D_1, d)` and `(H, D_2, d)` to `(H, r)`.
 
+    >>> import torch
     >>> a, b = torch.randn(2, 3, 9, 4, dtype=torch.float64)
     >>> torch.allclose(product_singular_values(a, b), torch.linalg.svdvals(a @ b.mT)[:, :4])
     True

@@ -72,12 +72,12 @@ class _Followed:
 def residual_sums(layers: Sequence[AttentionLayer], at_sum: AtSum | None = None) -> Iterator[dict[str, ResidualSum]]:
     """Yield a dictionary that has, after a pass, the sum of each layer whose first call reached one, by name.
 
-    `at_sum` is asked at each sum for a number to multiply the branch by there.
+    The pass records no gradients. `at_sum` is asked at each sum for a number to multiply the branch by there.
 
-    >>> import wellcond as wc
-    >>> model = nn.TransformerEncoderLayer(8, 2, batch_first=True).eval()
+    >>> import torch, wellcond as wc
+    >>> model = nn.TransformerEncoderLayer(8, 2, batch_first=True)  # in training: evaluation has a fused kernel
     >>> with torch.no_grad(), residual_sums(wc.attention_layers(model)) as found:
-    ...     y = model.requires_grad_(True)(torch.ones(1, 5, 8), src_key_padding_mask=torch.zeros(1, 5).bool())
+    ...     y = model(torch.ones(1, 5, 8))
     >>> round(found["self_attn"].stream, 6), found["self_attn"].linear
     (1.0, True)
     """
@@ -166,9 +166,8 @@ class _Follow(TorchDispatchMode):
             return self._keep(func(*args, **kwargs), _Followed(state.layer, False, state.own))
         weight = kwargs.get("alpha", 1) if args[1] is x else 1
         own = abs(weight) * rms(x) if state.own is None else state.own
-        if (
-            other in self.made and self.made[other] > self.entered[state.layer]
-        ):  # another branch, on the way to the stream
+        later = other in self.made and self.made[other] > self.entered[state.layer]
+        if later:  # another branch on its way to the stream
             return self._keep(func(*args, **kwargs), _Followed(state.layer, state.linear, own))
         layer = self.layers[state.layer]
         total = ResidualSum(own, rms(other), state.linear, state.own is None)

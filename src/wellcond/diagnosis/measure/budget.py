@@ -54,7 +54,7 @@ def operations(head: Head, rows: int, *, mapped: bool) -> float:
     >>> from wellcond.jacobian.head import softmax_head
     >>> head = softmax_head(torch.randn(64, 64), *torch.randn(3, 64, 16))
     >>> f"{operations(head, 64, mapped=True):.0e}", f"{operations(head, 8, mapped=True):.0e}"
-    ('9e+09', '8e+08')
+    ('1e+10', '9e+08')
     """
     cost = estimate(head, rows=rows)
     n, keys = min(cost.rows, cost.columns), head.tokens["value"].shape[1]
