@@ -5,6 +5,10 @@ from __future__ import annotations
 import importlib.util
 from pathlib import Path
 
+import pytest
+
+pytestmark = pytest.mark.long  # searches over scalings
+
 DOCS = Path(__file__).parents[2] / "docs"
 
 

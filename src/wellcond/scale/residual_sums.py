@@ -132,11 +132,10 @@ class _Follow(TorchDispatchMode):
         self.time += 1
         given = [x for x in tree_leaves(args) if isinstance(x, Tensor)]
         mine = [x for x in given if x in self.followed]
-        touched = any(x in self.touched for x in given)
-        if not mine:
+        touched, name = any(x in self.touched for x in given), str(func.overloadpacket.__name__)
+        if not mine or name.endswith("_like") or name.startswith("new_"):  # of a shape, with other numbers
             return self._stamp(func(*args, **kwargs), touched)
         x, state = mine[0], self.followed[mine[0]]
-        name = str(func.overloadpacket.__name__)
         if name in ("add", "add_") and len(given) == 2 and len(mine) == 1:
             return self._add(func, args, kwargs, x, state)
         result = self._stamp(func(*args, **kwargs))
