@@ -39,7 +39,14 @@ def apart(a: list[Tensor], b: list[Tensor]) -> float:
     return max(float((x - y).abs().max() / y.abs().max()) for x, y in zip(a, b, strict=True))
 
 
-@pytest.mark.parametrize("name", list(CASES))
+# One of three in every run, all of them in the long one.
+SHARE = [
+    pytest.param(name, marks=[] if index % 3 == 0 or name in NOTHING else pytest.mark.long)
+    for index, name in enumerate(CASES)
+]
+
+
+@pytest.mark.parametrize("name", SHARE)
 def test_the_function_stays_and_the_factors_have_the_root_of_the_products_kappa(name: str) -> None:
     model, batch = CASES[name].model().double(), CASES[name].batch()
     layers = wc.attention_layers(model)
