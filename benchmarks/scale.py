@@ -52,7 +52,7 @@ def main() -> None:
             "init": lambda: wc.init_(model, "orthogonal", seed=0),
             "balance": lambda: wc.balance_(model),
             "forward": lambda: model(batch),
-            "calibrate": lambda: wc.calibrate_(model, batch).undo_(),
+            "calibrate": lambda: wc.calibrate_(model, batch),
         },
         REPEATS,
     )
