@@ -285,6 +285,8 @@ def test_copies_and_functional_calls(method: str) -> None:
 
 @pytest.mark.parametrize("method", ["sigma_reparam", "weight_conditioning"])
 def test_compiled(method: str) -> None:
+    torch._dynamo.reset()  # what other tests have compiled counts towards its limit
+
     def build() -> nn.Module:
         torch.manual_seed(0)
         return wc.condition_(nn.MultiheadAttention(12, 3, dropout=0.0).double().train(), method).model
