@@ -260,6 +260,15 @@ def test_wrong_targets(options: dict[str, Any], words: str) -> None:
         wc.calibrate_(model, batch, **options)
 
 
+def test_an_output_projection_of_two_layers_is_left_alone() -> None:
+    model, batch = made("vit")
+    model.blocks[1].attn.proj.weight = model.blocks[0].attn.proj.weight
+    held = model.blocks[0].attn.proj.weight.detach().clone()
+    found = wc.calibrate_(model, batch, beta=None, branch=0.3)
+    assert [name for name, _, reason in found.skipped if "shared" in reason] == ["blocks.0.attn", "blocks.1.attn"]
+    assert torch.equal(model.blocks[0].attn.proj.weight, held)
+
+
 def test_what_has_no_meaning_is_said() -> None:
     torch.manual_seed(0)
     xcit = timm.create_model("xcit_nano_12_p16_224", img_size=32, depth=1, embed_dim=24, num_heads=3, cls_attn_layers=1)

@@ -1,13 +1,16 @@
-"""Roles of a layer that lie in the same memory: tied weights, under two names."""
+"""Roles that lie in the same memory, of one layer or of several: tied weights, under two names."""
 
 from __future__ import annotations
 
+from collections import Counter
+from collections.abc import Iterable
 from itertools import combinations
 
 import torch
 from torch import Tensor
 
 from wellcond._core.deferred_torch import is_dtensor
+from wellcond.attention.layouts import AnyLayout
 from wellcond.attention.projection import Projection
 from wellcond.attention.roles import QKV
 from wellcond.attention.view import AttentionLayer
@@ -37,6 +40,26 @@ def tied_roles(layer: AttentionLayer) -> str:
         if together and bool(torch.isin(_places(one, stored[0]), _places(other, stored[1])).any()):
             return f"the {a} is the {b} too: their weights are tied"
     return ""
+
+
+def shared_weights(layers: Iterable[AttentionLayer]) -> set[tuple[int, AnyLayout]]:
+    """Return the stored weights that more than one role of these layers reads, as `stored_weight` names them.
+
+    Weights that are computed at each use are left out: nobody may write them.
+    """
+    seen = Counter(stored_weight(p) for layer in layers for _, p in layer.projections() if p.refusal() is None)
+    return {weight for weight, count in seen.items() if count > 1}
+
+
+def stored_weight(projection: Projection) -> tuple[int, AnyLayout]:
+    """Name the numbers that a projection reads, whatever path leads to them.
+
+    >>> import wellcond as wc
+    >>> query, key, _, _ = (p for _, p in wc.attention_layers(torch.nn.MultiheadAttention(8, 2))[0].projections())
+    >>> stored_weight(query) == stored_weight(query), stored_weight(query) == stored_weight(key)
+    (True, False)
+    """
+    return id(projection.parameter()), projection.weight.layout
 
 
 def _memory(stored: Tensor) -> int | None:

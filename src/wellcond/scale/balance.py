@@ -12,8 +12,10 @@ from torch import Tensor, nn
 
 from wellcond._core.checked import checked
 from wellcond._core.linalg import wide
+from wellcond.attention.apart import shared_weights, stored_weight
 from wellcond.attention.find import chosen_layers, from_structure, require_layers
 from wellcond.attention.layers import AttentionLayers, LayerFilter
+from wellcond.attention.layouts import AnyLayout
 from wellcond.attention.observe import observe
 from wellcond.attention.paths import unwrap
 from wellcond.attention.projection import Projection, fits
@@ -97,7 +99,7 @@ def balance_(
     found, calls = _seen(model, batch, layers)
     skipped: list[tuple[str, str, str]] = []
     changes: list[_Change] = []
-    tied, known = _tied(found), dict[object, Maps]()
+    tied, known = shared_weights(found), dict[object, Maps]()
     for layer, call in zip(found, calls, strict=True):
         for each in PAIRS if part == "both" else (part,):
             change = _change(layer, call, each, group, to, tied, known)
@@ -129,21 +131,13 @@ def _seen(model: nn.Module, batch: Any, layers: LayerFilter) -> tuple[AttentionL
     return chosen, [by_name[layer.name] for layer in chosen]
 
 
-def _tied(layers: AttentionLayers) -> set[tuple[int, Any]]:
-    """Stored weights that more than one role of these layers reads."""
-    seen: list[tuple[int, Any]] = [
-        (id(p.parameter()), p.weight.layout) for layer in layers for _, p in layer.projections()
-    ]
-    return {one for one in seen if seen.count(one) > 1}
-
-
 def _change(
     layer: AttentionLayer,
     call: Call | None,
     part: str,
     group: str,
     to: BalanceTarget,
-    tied: set[tuple[int, Any]],
+    tied: set[tuple[int, AnyLayout]],
     known: dict[object, Maps],
 ) -> _Change | str:
     """New coordinates of one product of a layer, or why it keeps its own."""
@@ -158,11 +152,11 @@ def _change(
     if pair[0].width != pair[1].width:
         return f"its factors have heads of width {pair[0].width} and {pair[1].width}: they are no product"
     for p in pair:
-        if (id(p.parameter()), p.weight.layout) in tied:
-            return f"'{p.weight.path}' is tied: another role or layer reads the same weights"
         reason: str | None = p.refusal()
         if reason is not None:
             return reason
+        if stored_weight(p) in tied:
+            return f"'{p.weight.path}' is tied: another role or layer reads the same weights"
     kinds = allowed_maps(layer, call, part, known)
     if isinstance(kinds, str):
         return kinds

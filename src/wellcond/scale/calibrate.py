@@ -12,6 +12,7 @@ from torch import nn
 
 from wellcond._core.checked import checked
 from wellcond._core.deferred_torch import is_dtensor
+from wellcond.attention.apart import shared_weights, stored_weight
 from wellcond.attention.capture import evaluating, run_model
 from wellcond.attention.find import chosen_layers
 from wellcond.attention.layers import AttentionLayers, LayerFilter
@@ -92,8 +93,7 @@ class _Pass:
         self.skipped: list[tuple[str, str, str]] = []
         for layer in layers:  # targets are read, and refused, before anything runs
             targets.beta(layer), targets.branch(layer)
-        readers = [p.weight for layer in layers for _, p in layer.projections()]
-        self.tied = {slot for slot in readers if readers.count(slot) > 1}
+        self.tied = shared_weights(layers)
 
     def run(self, root: nn.Module, batch: Any) -> None:
         with ExitStack() as stack:
@@ -152,9 +152,9 @@ class _Pass:
             return "a norm, or something else that is not linear, follows W_O: scale that"
         if not gain:
             return "it adds nothing, or the stream is zero"
-        if layer.output.weight in self.tied:
-            return "its output projection is shared with another layer"
-        return layer.output.refusal() or ""
+        reason = layer.output.refusal()
+        shared = reason is None and stored_weight(layer.output) in self.tied
+        return "its output projection is shared with another layer" if shared else reason or ""
 
 
 def _check(result: Calibration, targets: Targets, layers: AttentionLayers) -> None:
