@@ -9,6 +9,7 @@ of all layers' weights) are `Strided`, with the same interface.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cached_property
 
 from torch import Tensor
 
@@ -78,10 +79,14 @@ class Layout:
 
     def matrix(self, storage: Tensor) -> Tensor:
         """All heads side by side, `(D, heads·d)`: a view where they lie so, else a copy."""
+        return joined(self.read(storage)) if self._whole is None else self._whole.views(storage)[0]
+
+    @cached_property
+    def _whole(self) -> Layout | None:
+        """All heads as one of their total width, where they lie side by side."""
         first, total = self.starts[0], self.heads * self.width
-        if self.step == 1 and self.starts == tuple(range(first, first + total, self.width)):
-            return Layout((first,), total, axis=self.axis).views(storage)[0]
-        return joined(self.read(storage))
+        beside = self.step == 1 and self.starts == tuple(range(first, first + total, self.width))
+        return Layout((first,), total, axis=self.axis) if beside else None
 
     def write_(self, storage: Tensor, weight: Tensor) -> None:
         """Copy `(heads, D, d)` in; every number outside these heads keeps its bits."""
@@ -99,7 +104,10 @@ class Layout:
 
     def read_vector(self, storage: Tensor) -> Tensor:
         """Copy a bias out as `(heads, d)`."""
-        return stack(self._slices(storage.view(-1), 0))
+        flat = storage.view(-1)
+        if self._whole is None:
+            return stack(self._slices(flat, 0))
+        return self._whole._slices(flat, 0)[0].reshape(self.heads, self.width).clone()
 
     def write_vector_(self, storage: Tensor, vector: Tensor) -> None:
         """Copy a bias `(heads, d)` in."""

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
+from torch.nn.functional import linear
 
 from wellcond.attention.projection import Projection
 from wellcond.attention.roles import QKV
@@ -147,6 +148,8 @@ class Softmax:
 
     def normalise(self, logits: Tensor) -> Tensor:
         """Probabilities from logits at hand."""
+        if self.bias is None:  # then every query sees every key
+            return logits.softmax(-1)
         blind = (logits == float("-inf")).all(-1, keepdim=True)
         return logits.masked_fill(blind, 0.0).softmax(-1).masked_fill(blind, 0.0)
 
@@ -251,14 +254,11 @@ class Replay:
 
 def project(projection: Projection, tokens: Tensor) -> Tensor:
     """Apply a query, key or value view in the tokens' dtype: `(B, N, D)` to `(B, heads, N, d)`, bias included."""
-    flat = tokens @ projection.matrix().to(tokens)
-    out = flat.view(*flat.shape[:2], projection.heads, projection.width).transpose(1, 2)
     bias = projection.read_bias()
-    return out if bias is None else out + bias.to(tokens)[:, None]
+    flat = linear(tokens, projection.matrix().mT.to(tokens), None if bias is None else bias.flatten().to(tokens))
+    return flat.view(*flat.shape[:2], projection.heads, projection.width).transpose(1, 2)
 
 
 def project_out(projection: Projection, mixed: Tensor) -> Tensor:
     """Apply an output view to `(…, H·d)`, heads in the order of the view: `(…, D)`, bias included."""
-    out = mixed @ projection.matrix().mT
-    bias = projection.read_bias()
-    return out if bias is None else out + bias
+    return linear(mixed, projection.matrix(), projection.read_bias())

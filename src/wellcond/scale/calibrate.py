@@ -9,6 +9,7 @@ from typing import Any
 
 import torch
 from torch import nn
+from torch.utils._python_dispatch import _disable_current_modes
 
 from wellcond._core.checked import checked
 from wellcond._core.deferred_torch import is_dtensor
@@ -114,6 +115,10 @@ class _Pass:
         """Measure β of a layer that is about to run, and set it."""
         if layer.name in self.found:  # called before
             return
+        with _disable_current_modes():  # nothing here joins the stream
+            self._set_sharpness(layer, args, kwargs)
+
+    def _set_sharpness(self, layer: AttentionLayer, args: Any, kwargs: Any) -> None:
         logits = logits_at_entry(layer, args, kwargs)
         betas = logits.sharpness() if isinstance(logits, EntryLogits) else []
         self.found[layer.name] = LayerScale(tuple(betas), None)

@@ -7,13 +7,14 @@ g = RMS(what is added) ÷ RMS(stream).
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
-from torch import Tensor, nn
+from torch import Tensor, float64, linalg, nn
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 from torch.utils.weak import WeakIdKeyDictionary
@@ -183,4 +184,4 @@ class _Follow(TorchDispatchMode):
 
 def rms(x: Tensor) -> float:
     """Root mean square of the entries."""
-    return float(x.double().square().mean().sqrt())
+    return float(linalg.vector_norm(x, dtype=float64)) / math.sqrt(max(x.numel(), 1))
