@@ -64,6 +64,7 @@ bench: setup
 	$(PY) benchmarks/jacobian.py
 	$(PY) benchmarks/views.py
 	$(PY) benchmarks/scale.py
+	$(PY) benchmarks/optimizers.py
 	$(PY) benchmarks/diagnose.py
 	$(PY) benchmarks/diagram.py
 	$(PY) benchmarks/laboratory.py

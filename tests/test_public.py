@@ -14,7 +14,7 @@ def test_dir_has_the_public_names_and_no_other() -> None:
     shown = dir(wc)
     assert sorted(shown) == sorted([*wc.__all__, "__version__"])
     modules = {name for name in shown if isinstance(getattr(wc, name), types.ModuleType)}
-    assert modules == {"errors", "jacobian"}
+    assert modules == {"errors", "jacobian", "optim"}
 
 
 def test_the_version_is_that_of_the_package() -> None:

@@ -5,8 +5,12 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:  # the one list of public names; `__getattr__` imports each from where this says it is
     from wellcond import errors as errors
     from wellcond import jacobian as jacobian
+    from wellcond import optim as optim
     from wellcond.attention.find import attention_layers as attention_layers
     from wellcond.attention.find import register_attention as register_attention
+    from wellcond.attention.head_blocks import HeadBlock as HeadBlock
+    from wellcond.attention.head_blocks import HeadBlocks as HeadBlocks
+    from wellcond.attention.head_partition import head_blocks as head_blocks
     from wellcond.attention.layers import AttentionLayers as AttentionLayers
     from wellcond.attention.projection import Projection as Projection
     from wellcond.attention.view import AttentionLayer as AttentionLayer

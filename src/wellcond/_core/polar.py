@@ -8,7 +8,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from wellcond._core.linalg import eigenvalues, svd
+from wellcond._core.linalg import eigenvalues, svd, zero_below
 
 SQUARINGS = 15
 # x (a + b x² + c x⁴) is within 0.155 of 1 on [1/4, 1].
@@ -47,13 +47,14 @@ def largest_eigenvalue(gram: Tensor) -> Tensor:
     return ((vector * along).sum(-1) / vector.square().sum(-1)).nan_to_num()
 
 
-def polar_rows(rows: Tensor) -> tuple[Tensor, Tensor]:
+def polar_rows(rows: Tensor, *, complete: bool = True) -> tuple[Tensor, Tensor]:
     r"""The polar factor and σ_max of each matrix: `(h, m, n)`, m ≤ n, to `(h, m, n)` and `(h,)`.
 
     $G^{-1/2}$ for the Gram matrix $G$ by quintic polynomials, whose products all commute; then Newton–Schulz steps on
     the factor itself restore what the Gram matrix lost (it squares κ) until $|P P^T - I|$ is at the last digits. A
     matrix that does not get there (κ above about 300 in float32, or rank deficient) is done again by SVD, whose
-    orthonormal factors complete the null space. A zero matrix has σ_max = 0.
+    orthonormal factors complete the null space, unless `complete` is False: then the factor is zero there. A zero
+    matrix has σ_max = 0.
 
     >>> rows = torch.randn(3, 4, 9, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
     >>> factor, largest = polar_rows(rows)
@@ -63,7 +64,7 @@ def polar_rows(rows: Tensor) -> tuple[Tensor, Tensor]:
     """
     sane = torch.isfinite(rows.sum((1, 2)))
     if not bool(sane.all()):  # training has diverged: say so by what comes out, not by an error from LAPACK
-        factor, largest = polar_rows(torch.where(sane[:, None, None], rows, 0.0))
+        factor, largest = polar_rows(torch.where(sane[:, None, None], rows, 0.0), complete=complete)
         return factor.where(sane[:, None, None], torch.nan), largest.where(sane, torch.nan)
     gram = rows @ rows.mT
     top = largest_eigenvalue(gram)
@@ -79,6 +80,9 @@ def polar_rows(rows: Tensor) -> tuple[Tensor, Tensor]:
     failed = ~(residual < tolerance)
     if bool(failed.any()):
         u, s, vt = svd(rows[failed])
+        if not complete:
+            noise = zero_below(s[:, :1], rows.shape[2], torch.finfo(rows.dtype).eps)
+            u = u * (s > noise)[:, None, :]
         factor[failed], largest[failed] = (u @ vt).to(rows), s[:, 0].to(rows)
     return factor, largest
 

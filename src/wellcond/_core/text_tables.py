@@ -159,3 +159,12 @@ def span(names: Sequence[str]) -> str:
         return f"{names[0]} … {names[-1]}"
     (where,) = different
     return ".".join([*first[:where], f"{{{first[where]}…{last[where]}}}", *first[where + 1 :]])
+
+
+def numberless(name: str) -> str:
+    """A dotted name with its numbers left out, the same for all layers of a stack.
+
+    >>> numberless("blocks.11.mlp.fc1.weight")
+    'blocks.#.mlp.fc1.weight'
+    """
+    return ".".join("#" if part.isdigit() else part for part in name.split("."))

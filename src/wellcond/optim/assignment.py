@@ -1,0 +1,139 @@
+"""Which parameters Muon trains, and which AdamW does, with the reason for each."""
+
+from __future__ import annotations
+
+import fnmatch
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Final, Literal
+
+from torch import Tensor, nn
+
+from wellcond._core.checked import checked
+from wellcond._core.result_table import ResultTable, Tabular
+from wellcond._core.text_tables import numberless, span
+from wellcond.attention.blocks import is_linear
+from wellcond.attention.find import chosen_layers
+from wellcond.attention.layers import AttentionLayers, LayerFilter
+from wellcond.attention.paths import inside, join, resolve, unwrap, walk
+from wellcond.errors import ArgumentError
+
+Algorithm = Literal["muon", "adamw"]
+OUTSIDE: Final = "outside the blocks of attention: a stem, a pooler or a head"
+
+
+@dataclass(frozen=True)
+class Assigned:
+    """One parameter, the algorithm that trains it, and why."""
+
+    name: str
+    parameter: Tensor
+    algorithm: Algorithm
+    reason: str
+
+
+class Assignment(Tabular):
+    """The algorithm of each trained parameter, in the model's order; prints as a table.
+
+    >>> import torch, wellcond as wc
+    >>> model = torch.nn.Sequential(torch.nn.Embedding(9, 8), torch.nn.TransformerEncoderLayer(8, 2, 16))
+    >>> print(wc.optim.assign(model))
+    13 parameters, 4 by Muon
+    algorithm     parameters                               reason
+    adamw      1  0.weight                                 an embedding
+    muon       1  1.self_attn.in_proj_weight               a linear map of attention
+    adamw      8  1.self_attn.in_proj_bias … 1.norm2.bias  a vector
+    muon       1  1.self_attn.out_proj.weight              a linear map of attention
+    muon       1  1.linear1.weight                         a linear map of a block
+    muon       1  1.linear2.weight                         a linear map of a block
+    """
+
+    def __init__(self, parameters: tuple[Assigned, ...]) -> None:
+        self.parameters = parameters
+
+    def of(self, algorithm: Algorithm) -> list[Assigned]:
+        """The parameters of one algorithm."""
+        return [one for one in self.parameters if one.algorithm == algorithm]
+
+    def records(self) -> list[dict[str, Any]]:
+        """One row per parameter."""
+        return [
+            {"parameter": p.name, "shape": list(p.parameter.shape), "algorithm": p.algorithm, "reason": p.reason}
+            for p in self.parameters
+        ]
+
+    def _result_table(self) -> ResultTable:
+        rows: dict[tuple[str, str, str], list[str]] = {}
+        for one in self.parameters:
+            kind = numberless(one.name) if one.parameter.ndim > 1 else ""
+            rows.setdefault((one.algorithm, one.reason, kind), []).append(one.name)
+        title = f"{len(self.parameters)} parameters, {len(self.of('muon'))} by Muon"
+        lines = [[key[0], str(len(names)), span(names), key[1]] for key, names in rows.items()]
+        return ResultTable(["algorithm", "", "parameters", "reason"], lines, title)
+
+
+@checked
+def assign(
+    model: nn.Module, overrides: Mapping[str, Algorithm] | None = None, layers: LayerFilter = None
+) -> Assignment:
+    """Return which parameters Muon is to train: the linear maps of the blocks that attention is in, and their siblings.
+
+    AdamW has the rest: embeddings and what is tied to them, heads, stems and poolers, norms, biases, tables of
+    positions, convolutions. Parameters that are not trained are left out.
+
+    Args:
+        model: any model.
+        overrides: an algorithm by shell patterns on names; the last pattern that fits decides.
+        layers: of `wc.attention_layers(model, batch)`, for attention that no adapter knows.
+
+    >>> import torch, wellcond as wc
+    >>> model = torch.nn.TransformerEncoderLayer(8, 2, 16)
+    >>> [one.name for one in wc.optim.assign(model, {"linear*": "adamw"}).of("muon")]
+    ['self_attn.in_proj_weight', 'self_attn.out_proj.weight']
+    """
+    root = unwrap(model)
+    views = chosen_layers(model, layers)
+    stacks = _stacks(root, views)
+    headed = {p.weight.path for layer in views for _, p in layer.projections()}
+    embeddings = {id(module.weight) for _, module in walk(root) if isinstance(module, nn.Embedding)}
+    found: dict[int, Assigned] = {}
+    for path, module in walk(root):
+        for own, parameter in module._parameters.items():
+            if parameter is None or not parameter.requires_grad or id(parameter) in found:
+                continue
+            name = join(path, own)
+            algorithm, reason = _rule(name, parameter, module, embeddings, headed, stacks)
+            for pattern, wanted in (overrides or {}).items():
+                if fnmatch.fnmatchcase(name, pattern):
+                    algorithm, reason = wanted, f"by '{pattern}'"
+            if algorithm == "muon" and parameter.ndim < 2:
+                raise ArgumentError(f"Muon trains matrices; '{name}' has shape {tuple(parameter.shape)}")
+            found[id(parameter)] = Assigned(name, parameter, algorithm, reason)
+    return Assignment(tuple(found.values()))
+
+
+def _stacks(root: nn.Module, layers: AttentionLayers) -> set[str]:
+    """Paths of the residual blocks, or of the list that holds them: blocks without attention are in it, too."""
+    found = set()
+    for block in layers.blocks:
+        parent = block.name.rpartition(".")[0]
+        found.add(parent if isinstance(resolve(root, parent), nn.ModuleList) else block.name)
+    return found
+
+
+def _rule(
+    name: str, parameter: Tensor, module: nn.Module, embeddings: set[int], headed: set[str], stacks: set[str]
+) -> tuple[Algorithm, str]:
+    if parameter.ndim < 2 or parameter.numel() == max(parameter.shape):
+        return "adamw", "a vector"
+    if id(parameter) in embeddings:
+        return "adamw", "an embedding"
+    if name in headed:
+        return "muon", "a linear map of attention"
+    if not any(inside(name, stack) for stack in stacks):
+        return "adamw", OUTSIDE
+    if is_linear(module):
+        return "muon", "a linear map of a block"
+    if parameter.ndim == 3 and "expert" in name:
+        return "muon", "linear maps of experts"
+    return "adamw", "no linear map"
