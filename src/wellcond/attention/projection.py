@@ -151,6 +151,17 @@ class Projection:
         else:
             self.weight.layout.write_(target.detach(), weight)
 
+    @torch.no_grad()
+    def store_bias_(self, bias: Tensor) -> None:
+        """Write what `read_bias` returns, cast to the storage; other roles' parts keep their bits."""
+        assert self.bias is not None
+        target = fetch(self._root(), self.bias)
+        if self.bias_layout is not None:
+            whole = full(target).clone()
+            self.bias_layout.write_vector_(whole, bias)
+            bias = whole
+        assign_(target, bias)
+
     def _numbers(self) -> Tensor:
         """The stored tensor whole, on this process."""
         stored = self.parameter()

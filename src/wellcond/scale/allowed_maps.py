@@ -131,7 +131,7 @@ class _Twin:
         for role, weight in weights.items():
             self.projections[role].weight.layout.write_(self.projections[role].parameter(), weight)
         for role, bias in biases.items():
-            write_bias_(self.projections[role], bias)
+            self.projections[role].store_bias_(bias)
         out: Any = self.module(
             *map(_without_cache, self.args), **{k: _without_cache(v) for k, v in self.kwargs.items()}
         )
@@ -170,11 +170,3 @@ def _moved(projection: Projection, path: str, module: nn.Module) -> Projection:
 
     bias = None if projection.bias is None else own(projection.bias)
     return Projection(Slot(own(projection.weight.path), projection.weight.layout), bias, projection.bias_layout, module)
-
-
-def write_bias_(projection: Projection, bias: Tensor) -> None:
-    """Write `(heads, d)` into the projection's part of its bias."""
-    assert projection.bias is not None
-    assert projection.bias_layout is not None
-    assert projection.root is not None
-    projection.bias_layout.write_vector_(fetch(projection.root, projection.bias).detach(), bias)

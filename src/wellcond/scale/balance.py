@@ -20,7 +20,6 @@ from wellcond.attention.observe import observe
 from wellcond.attention.paths import unwrap
 from wellcond.attention.projection import Projection, fits
 from wellcond.attention.replay import Call
-from wellcond.attention.storage import assign_, full
 from wellcond.attention.verify import TOLERANCE
 from wellcond.attention.view import AttentionLayer
 from wellcond.conditioning.parameter_writes import ParameterWrites
@@ -184,10 +183,8 @@ def _apply(change: _Change, writes: ParameterWrites) -> None:
         bias = projection.read_bias()
         if bias is not None and projection.bias_layout is not None:
             assert projection.bias is not None
-            target = writes.open(projection.bias)
-            whole = full(target).clone()
-            projection.bias_layout.write_vector_(whole, (wide(bias)[:, None] @ maps)[:, 0])
-            assign_(target, whole)
+            writes.open(projection.bias)
+            projection.store_bias_((wide(bias)[:, None] @ maps)[:, 0])
 
 
 def _checked_change(root: nn.Module, batch: Any, before: list[Tensor], changes: list[_Change]) -> float:

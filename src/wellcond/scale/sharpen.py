@@ -76,17 +76,11 @@ def multiply_(projection: Projection, factors: Sequence[float], writes: Paramete
     weight = projection.read()
     weight = wide(weight) if weight.dtype in HALF_DTYPES else weight
     projection.store_(weight * weight.new_tensor(factors)[:, None, None])
-    if projection.bias is None:
-        return
-    target = writes.open(projection.bias)
-    whole = wide(full(target)).clone()
-    if projection.bias_layout is None:
-        whole *= factors[0]
-    else:
-        projection.bias_layout.write_vector_(
-            whole, projection.bias_layout.read_vector(whole) * whole.new_tensor(factors)[:, None]
-        )
-    assign_(target, whole)
+    bias = projection.read_bias()
+    if projection.bias is not None and bias is not None:
+        writes.open(projection.bias)
+        each = wide(bias).new_tensor(factors)
+        projection.store_bias_(wide(bias) * (each[0] if projection.bias_layout is None else each[:, None]))
 
 
 def _by_gains(logits: EntryLogits, targets: Sequence[float], writes: ParameterWrites) -> str:
