@@ -40,6 +40,7 @@ def _scale() -> Iterator[Quantity]:
         readings.attention_reader("beta"),
         BETA,
         **about | {"overview": True, "picture": True},
+        headline=True,
         words="sharpness β",
         meaning="standard deviation of a row’s logits ÷ √(2 log T); 0: uniform; 1: the largest outweighs all others",
         terminal=Column("β"),
@@ -48,7 +49,7 @@ def _scale() -> Iterator[Quantity]:
     read = readings.layer_reader("branch", "what the layer adds ÷ the stream")
     words, meaning = "branch gain g", "size of what the layer adds to the residual stream ÷ size of the stream"
     branch: dict[str, Any] = {"words": words, "meaning": meaning, "terminal": Column("g"), "logged": ("mean",)}
-    yield Quantity("branch", "g", "layer", read, GAIN, **about | {"overview": True}, **branch)
+    yield Quantity("branch", "g", "layer", read, GAIN, **about | {"overview": True, "headline": True}, **branch)
     read = readings.layer_reader("trace", "of all heads together")
     words, meaning = "trace τ of W_V W_O", "part of its own token that the layer adds where it attends to itself"
     shown = about | {"log": False, "words": words, "meaning": meaning, "terminal": Column("τ", form=".1g")}
@@ -134,7 +135,7 @@ def _jacobian() -> Iterator[Quantity]:
     lacking = VerdictRule("rank-deficient Jacobian", text, remedies.condition_inputs, status=DEFICIENT)
     text, unless = "κ_eq(J) is {value:.1e}", lacking.code
     large = VerdictRule("ill-conditioned Jacobian", text, remedies.condition_inputs, above="jacobian", unless=unless)
-    first: dict[str, Any] = {"column": True, "picture": True, "logged": ("mean",)}
+    first: dict[str, Any] = {"column": True, "picture": True, "headline": True, "logged": ("mean",)}
     yield Quantity(
         "kappa_equilibrated",
         "κ_eq(J)",
@@ -152,7 +153,6 @@ def _jacobian() -> Iterator[Quantity]:
         **about | first,
         words="κ(J), condition number of attention’s Jacobian",
         meaning="as it stands: scalings that leave the function as it is change it",
-        headline=True,
         terminal=Column("κ(J)"),
         verdicts=(lacking,),
     )
@@ -233,3 +233,4 @@ def _weight_verdicts(name: str) -> tuple[VerdictRule, ...]:
 QUANTITIES: tuple[Quantity, ...] = (*_scale(), *_attention(), *_jacobian(), *_weights(), *_papers())
 BY_KEY = {one.key: one for one in QUANTITIES}
 BY_NAME = {name: one for one in QUANTITIES for name in one.names}  # by what trackers call their statistics
+HEADLINES = tuple(one for one in QUANTITIES if one.headline)

@@ -553,11 +553,25 @@ PERPLEXITY = {"metric": "perplexity", "higher_is_better": False}
 def test_the_table_fits_and_cuts_nothing(width: int) -> None:
     rng = np.random.default_rng(0)
     names = ["default", "conditioned", "a-arm-with-" + "very-" * 12 + "long-name"]
-    first, last = {"kappa_jacobian": 123456.0, "entropy": 4.2}, {"kappa_jacobian": 7.0, "entropy": 1.5}
+    first = {"beta": 0.0064, "branch": 0.014, "entropy": 4.2, "kappa_equilibrated": 2345.0, "kappa_jacobian": 123456.0}
+    last = {"beta": 0.25, "branch": 0.22, "entropy": 1.5, "kappa_equilibrated": 3.0, "kappa_jacobian": 7.0}
     monitor = ({"step": 0, **first}, {"step": 9, **last})
     table = {name: rng.normal(0.8, 0.01, 5).tolist() for name in names}
     text = table_text(compare_outcomes(runs(table, monitor=monitor)), width)
     assert max(map(len, text.splitlines())) <= width
-    for piece in ("accuracy", "− default", "steps to default's final", "time ÷ default", "1.23e+05 → 7", "4.2 → 1.5"):
+    changes = ["0.0064 → 0.25", "0.014 → 0.22", "4.2 → 1.5", "2.34e+03 → 3", "1.23e+05 → 7"]
+    for piece in ("accuracy", "− default", "steps to default's final", "time ÷ default", *changes):
         assert piece in text
+    assert sorted(changes, key=text.index) == changes  # what no change of coordinates moves, then κ(J)
     assert names[2] in "".join(text.split())
+
+
+def test_a_quantity_that_nobody_monitored_has_no_column() -> None:
+    old = ({"step": 0, "kappa_jacobian": 9.0, "entropy": 0.9}, {"step": 9, "kappa_jacobian": 8.0, "entropy": 0.8})
+    new = tuple({**record, "kappa_equilibrated": 5.0} for record in old)
+    arms = runs({"default": [0.5, 0.6]}, monitor=old)
+    header = comparison_table(compare_outcomes(arms)).header
+    assert [*header][-3:] == ["entropy", "κ(J)", "diverged"]
+    mixed = comparison_table(compare_outcomes([*arms, *runs({"later": [0.5, 0.6]}, monitor=new)]))
+    assert [*mixed.header][-4:] == ["entropy", "κ_eq(J)", "κ(J)", "diverged"]
+    assert [row[-3] for row in mixed.rows] == ["—", "5 → 5"]

@@ -27,6 +27,7 @@ RESULTS = {  # final accuracy by seed
     "conditioned, scale only": (0.76, 0.75, 0.72),
     "shift 10": (0.69, 0.73, 0.71),
 }
+EXTREMES = (("beta", "max"), ("entropy", "min"))  # that are kept beside the means
 DIAGRAM = {"depth": 6, "tokens": 16, "norm": "pre", "value_gain": 1.0, "mlp_gain": [1.0, 1.0], "cosine": 0.2}
 
 
@@ -38,13 +39,16 @@ def monitored(step: int, index: int, seed: int) -> dict[str, Any]:
     roles = ("query", "key", "value", "output")
     weights = {f"sigma_min_{role}": 0.01 * (1 + index + seed / 10) * (1 + step / STEPS) for role in roles}
     kappas = {f"kappa_{role}": 50.0 + 10 * index + seed for role in roles}
-    own = {"kappa_jacobian": 1e4 / (1 + index) ** 2 * (1 + seed / 5) * 2 ** (-step / 100)}
+    kappa = 1e4 / (1 + index) ** 2 * (1 + seed / 5) * 2 ** (-step / 100)
     return {
+        "beta": 0.1 * (1 + index),
+        "branch": 0.02 * (1 + index),
         **weights,
         **kappas,
         "entropy": 0.9 - 0.1 * index - 0.2 * step / STEPS + seed / 100,
         "max_logit": 3.0,
-        **own,
+        "kappa_equilibrated": kappa / 10,
+        "kappa_jacobian": kappa,
     }
 
 
@@ -141,9 +145,9 @@ def by_name(page: Page, plot: str, meta: str) -> dict[str, dict[str, Any]]:
     return {trace["name"]: trace for trace in drawn(page, plot) if trace.get("meta") == meta}
 
 
-def row(page: Page, arm: str) -> list[str]:
+def row(page: Page, arm: str, table: str = "#results") -> list[str]:
     cells: list[list[str]] = page.evaluate(
-        "[...document.querySelectorAll('#results tbody tr')].map((row) => [...row.cells].map((cell) => cell.innerText))"
+        f"[...document.querySelectorAll('{table} tbody tr')].map((row) => [...row.cells].map((cell) => cell.innerText))"
     )
     (found,) = [own for own in cells if own[0].split("\n")[0] == arm]
     return found
@@ -177,18 +181,31 @@ def test_curves_are_the_numbers(page: Page) -> None:
 
 
 def test_monitored_quantities_are_drawn(page: Page) -> None:
-    kappa = by_name(page, "#first-0", "mean")["shift 10"]
+    titles = page.locator("#inside h3").all_inner_texts()[:5]
+    assert [title.split(" ")[0] for title in titles] == ["sharpness", "branch", "entropy", "κ_eq(J),", "κ(J),"]
+    kappa = by_name(page, "#first-4", "mean")["shift 10"]
     expected = [mean([monitored(step, 3, seed)["kappa_jacobian"] for seed in range(3)]) for step in kappa["x"]]
     assert kappa["x"] == [0, 100, 200, 300, 400]
     assert kappa["y"] == pytest.approx(expected)
-    assert page.evaluate("document.querySelector('#first-0').layout.yaxis.type") == "log"
-    assert page.evaluate("document.querySelector('#first-1').layout.yaxis.type") == "linear"
-    assert page.locator("#inside h3").first.inner_text().startswith("κ(J)")
+    invariant = by_name(page, "#first-3", "mean")["shift 10"]
+    assert invariant["y"] == pytest.approx([value / 10 for value in expected])
+    axes = [page.evaluate(f"document.querySelector('#first-{index}').layout.yaxis.type") for index in range(5)]
+    assert axes == ["log", "log", "linear", "log", "log"]
     page.select_option("#sigma-chosen", label="σ_min(W_V)")
     expected = [mean([monitored(step, 0, seed)["sigma_min_value"] for seed in range(3)]) for step in kappa["x"]]
     assert by_name(page, "#sigma", "mean")["default"]["y"] == pytest.approx(expected)
     page.select_option("#rest-chosen", label="largest attention logit")
     assert by_name(page, "#rest", "mean")["default"]["y"] == [3.0] * 5
+
+
+def test_what_no_change_of_coordinates_moves_comes_before_kappa(page: Page) -> None:
+    headers = page.locator("#courses th")
+    assert headers.all_inner_texts() == ["arm, start → end", "β", "g", "entropy", "κ_eq(J)", "κ(J)"]
+    assert headers.nth(1).get_attribute("title") == "sharpness β"
+    found = row(page, "conditioned", "#courses")
+    assert found[1:] == ["0.2 → 0.2", "0.04 → 0.04", "0.81 → 0.61", "300 → 18.8", "3e3 → 188"]
+    scrolled = "[...document.querySelectorAll('.scroll')].map((box) => box.scrollWidth - box.clientWidth)"
+    assert max(page.evaluate(scrolled)) == 0  # all columns are in sight
 
 
 def test_differences_and_steps(page: Page, folder: Path) -> None:
@@ -220,10 +237,10 @@ def test_table_and_words(page: Page) -> None:
     assert own[2] == "0.8087 ± 0.0078"
     assert own[3].startswith("+0.0987\n[")
     assert own[4:6] == ["better", "200\n3 of 3 seeds"]
-    assert own[6:9] == ["1.10 ×", "3e3 → 188", "0.81 → 0.61"]
+    assert own[6:] == ["1.10 ×", "none"]
     assert row(page, "conditioned, scale only")[0].endswith("scale control of conditioned")
     assert page.locator("#controls .tag").first.inner_text() == "beyond scale, no control of its spectrum"
-    assert row(page, "shift 100")[9] == "1 diverged, 1 crashed"
+    assert row(page, "shift 100")[7] == "1 diverged, 1 crashed"
     assert row(page, "default")[3] == "–"
     dots = page.locator("#results tbody tr").nth(1).locator("circle title").all_text_contents()
     assert dots == ["seed 0: 0.8", "seed 1: 0.815", "seed 2: 0.811"]
@@ -369,7 +386,7 @@ def test_what_is_missing_leaves_a_sentence(browser: Browser, tmp_path: Path) -> 
         assert "lower is better" in page.inner_text("#results h2")
         assert "← better" in (page.text_content("#differences") or "")
         assert row(page, "mimetic")[3] == "+0.1\nno interval"
-        assert row(page, "mimetic")[7:9] == ["–", "–"]
+        assert page.locator("#courses").count() == 0
         assert list(by_name(page, "#test", "mean")) == ["default", "mimetic"]
         assert by_name(page, "#test", "band") == {}
 
@@ -389,7 +406,7 @@ def test_all_diverged(browser: Browser, tmp_path: Path) -> None:
         assert by_name(page, "#test", "mean") == {}
         assert by_name(page, "#train", "single")["default, seed 0, diverged"]["y"][-1] is None
         assert row(page, "default")[2] == "–"
-        assert row(page, "default")[9] == "1 diverged, 1 interrupted"
+        assert row(page, "default")[7] == "1 diverged, 1 interrupted"
         assert page.locator("#unfinished li").count() == 4
         page.evaluate("document.querySelectorAll('.key').forEach((key) => key.click())")
         assert drawn(page, "#train") == []  # all are hidden, and nothing breaks
@@ -404,10 +421,26 @@ def test_a_comparison_before_schema_2_has_the_same_page(tmp_path: Path) -> None:
         for line in lines:
             found = line.pop("quantities", {})
             line.pop("schema", None)
-            line |= {key: one["mean"] for key, one in found.items()}
-            line |= {"entropy_min": found["entropy"]["min"]} if "entropy" in found else {}
+            for key, one in found.items():
+                line[key] = one["mean"]
+                line |= {f"{key}_{end}": one[end] for name, end in EXTREMES if name == key}
         path.write_text("".join(json.dumps(line) + "\n" for line in lines))
     assert comparison_data(tmp_path) == new
+
+
+def test_a_quantity_that_old_records_lack_has_no_column_and_no_panel(tmp_path: Path) -> None:
+    write_folder(tmp_path)
+    for path in tmp_path.glob("runs/*/*/metrics.jsonl"):
+        lines = [json.loads(line) for line in path.read_text().splitlines()]
+        for name in ("beta", "branch", "kappa_equilibrated"):
+            for line in lines:
+                line.get("quantities", {}).pop(name, None)
+        path.write_text("".join(json.dumps(line) + "\n" for line in lines))
+    data = comparison_data(tmp_path)
+    assert [label for label, _ in data["headlines"].values()] == ["entropy", "κ(J)"]
+    assert data["rows"][1]["courses"] == ["0.81 → 0.61", "3e3 → 188"]
+    first = [curve["name"] for curve in data["figures"]["monitored"] if curve["group"] == "first"]
+    assert first == ["entropy", "kappa_jacobian"]
 
 
 def test_page_is_reproducible_and_written_whole(folder: Path, text: str, tmp_path: Path) -> None:

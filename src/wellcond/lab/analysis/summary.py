@@ -8,6 +8,7 @@ from wellcond._core import terminal
 from wellcond._core.result_table import ResultTable
 from wellcond._core.safe_text import visible
 from wellcond._core.text_tables import table
+from wellcond.diagnosis.quantities import HEADLINES
 from wellcond.lab.analysis.paragraph import plain_words
 from wellcond.lab.analysis.statistics import ArmRecord, Comparison
 from wellcond.lab.analysis.verdicts import attribution, verdict
@@ -65,7 +66,7 @@ def _columns(comparison: Comparison) -> list[list[str]]:
     """Header and cells of each column but the arms' names."""
     baseline = comparison.baseline if len(comparison.baseline) <= LONGEST_BASELINE else "baseline"
     headers = [comparison.metric, f"− {baseline}", "gain", f"steps to {baseline}'s final", f"time ÷ {baseline}"]
-    headers += ["κ(J)", "entropy", "diverged"]
+    headers += [*(one.label for one in HEADLINES), "diverged"]
     rows = [_cells(record, comparison) for record in comparison.arms]
     return [[header, *(row[i] for row in rows)] for i, header in enumerate(headers)]
 
@@ -85,8 +86,7 @@ def _cells(record: ArmRecord, comparison: Comparison) -> list[str]:
         "" if cause is None else cause.kind,
         f"{steps} ({record.reached}/{len(record.steps_to_reach)})" if record.steps_to_reach else NO_NUMBER,
         NO_NUMBER if record.time_ratio is None else f"{record.time_ratio:.2f}",
-        _change(record, "kappa_jacobian"),
-        _change(record, "entropy"),
+        *(_change(record, one.key) for one in HEADLINES),
         f"{record.runs['diverged']}/{total}" + (f", {crashed} crashed" if crashed else ""),
     ]
 

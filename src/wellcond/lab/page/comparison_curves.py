@@ -7,7 +7,7 @@ from statistics import fmean
 from typing import TYPE_CHECKING, Any
 
 from wellcond._core.numbers import finite_number
-from wellcond.diagnosis.quantities import BY_NAME
+from wellcond.diagnosis.quantities import BY_NAME, HEADLINES
 
 if TYPE_CHECKING:
     from wellcond.lab.analysis.outcome import Outcome
@@ -41,8 +41,7 @@ def monitor_curves(outcomes: Sequence[Outcome], arms: Sequence[str]) -> list[dic
         for name, value in record.items()
         if name not in NOT_QUANTITIES and finite_number(value) is not None
     }
-    first = [name for name, one in BY_NAME.items() if one.headline and name == one.key and name in found]
-    first.sort(key=lambda name: not BY_NAME[name].log)  # κ(J), then what is a share
+    first = [one.key for one in HEADLINES if one.key in found]
     curves = []
     for name in [*first, *(name for name in found if name not in first)]:
         known = BY_NAME.get(name)

@@ -50,7 +50,7 @@ def comparison_data(folder: Path) -> dict[str, Any]:
         "recipe": recipe,
         "sentences": [plain_words(found)],
         "comparison": comparison,
-        "headlines": headlines(),
+        "headlines": headlines(comparison),
         "rows": table_rows(comparison, _verdicts(found)),
         "controlled": _controlled(found),
         "figures": figure_data(comparison, outcomes, about["diagram"]),

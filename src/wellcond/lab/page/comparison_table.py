@@ -7,15 +7,20 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from wellcond._core.numbers import three_digits
-from wellcond.diagnosis.quantities import QUANTITIES
+from wellcond.diagnosis.quantities import HEADLINES
 from wellcond.lab.page.comparison_figures import page_order
 
 NO_NUMBER = three_digits(None)
 
 
-def headlines() -> dict[str, str]:
-    """Return the quantities that have a column, by their keys: κ(J), then what is a share."""
-    return {one.key: one.label for one in sorted(QUANTITIES, key=lambda one: not one.log) if one.headline}
+def headlines(comparison: Mapping[str, Any]) -> dict[str, tuple[str, str]]:
+    """Return label and title of the quantities that have a column, by their keys; one that nobody monitored has none.
+
+    >>> headlines({"arms": [{"monitored": {"entropy": (1.0, 0.5)}}, {"monitored": {}}]})
+    {'entropy': ('entropy', 'entropy ÷ log of visible keys')}
+    """
+    monitored = {key for record in comparison["arms"] for key in record["monitored"]}
+    return {one.key: (one.label, one.title) for one in HEADLINES if one.key in monitored}
 
 
 def table_rows(comparison: Mapping[str, Any], verdicts: Mapping[str, tuple[str, str, str]]) -> list[dict[str, Any]]:
@@ -23,7 +28,7 @@ def table_rows(comparison: Mapping[str, Any], verdicts: Mapping[str, tuple[str, 
 
     `verdicts` are of each arm against the baseline: in a word or three, in a sentence, and what it does not say.
     """
-    records = {record["arm"]: record for record in comparison["arms"]}
+    records, shown = {record["arm"]: record for record in comparison["arms"]}, headlines(comparison)
     results = [value for record in records.values() for value in record["results"].values()]
     places = _decimals([record["sd"] for record in records.values() if record["sd"]])
     return [
@@ -38,7 +43,7 @@ def table_rows(comparison: Mapping[str, Any], verdicts: Mapping[str, tuple[str, 
             "verdict": verdicts.get(name, ("", "", "")),
             "steps": _steps(records[name]),
             "time": NO_NUMBER if records[name]["time_ratio"] is None else f"{records[name]['time_ratio']:.2f} ×",
-            "courses": [_course(records[name]["monitored"].get(key)) for key in headlines()],
+            "courses": [_course(records[name]["monitored"].get(key)) for key in shown],
             "unfinished": _unfinished(records[name]["runs"]),
         }
         for name in page_order(comparison)
