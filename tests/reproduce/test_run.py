@@ -72,7 +72,9 @@ def test_a_figure_is_drawn_and_its_runs_are_compared(tmp_path: Path) -> None:
     drawn = {path.stem for path in (tmp_path / "sc-nystromformer-listops" / "runs" / "figures").glob("*.png")}
     assert drawn >= {"weights", "jacobian", "loss", "test", "reaching"}
     assert "arm" in done.stdout  # nothing was published as a number, so the comparison's own table is shown
-    assert "κ(J)" in done.stdout
+    assert done.stdout.index("κ_eq(J)") < done.stdout.index("κ(J)")
+    drawn_numbers = (tmp_path / "sc-nystromformer-listops" / "runs" / "figures" / "figures.json").read_text()
+    assert '"kappa_equilibrated_at_least"' in drawn_numbers
     began = sorted(path.stat().st_mtime_ns for path in tmp_path.rglob("metrics.jsonl"))
     again = CliRunner().invoke(app, [*arguments[:1], "sc-table3", "--only", "listops", *arguments[2:]])
     assert again.exit_code == 0, again.output

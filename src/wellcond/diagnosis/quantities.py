@@ -166,11 +166,13 @@ def _jacobian() -> Iterator[Quantity]:
 
 def _papers() -> Iterator[Quantity]:
     about = JACOBIAN | {"figure": "jacobian"}
-    own = readings.jacobian_condition
-    yield Quantity("kappa_jacobian_exact", "κ(J)", read=own, **about, kept=("ok",))
     # Each of these values is exact or a lower bound, so that their mean is a lower bound of the mean.
     least = ("ok", "lower bound", "unresolved")
-    yield Quantity("kappa_jacobian_at_least", "κ(J) is at least", read=own, **about, kept=least, line="dotted")
+    for own in _jacobian():
+        if own.headline:
+            key, label = f"{own.key}_at_least", f"{own.label} is at least"
+            yield Quantity(f"{own.key}_exact", own.label, read=own.read, **about, kept=("ok",))
+            yield Quantity(key, label, read=own.read, **about, kept=least, line="dotted")
     about["group"] = "The papers’ bound"
     key, label, words = "kappa_jacobian_vertical", "κ(J) stacked vertically", "κ(J), blocks stacked vertically"
     read, shown = readings.vertical_condition, about | {"kept": ("ok",), "line": "dashdot"}
@@ -231,6 +233,6 @@ def _weight_verdicts(name: str) -> tuple[VerdictRule, ...]:
 
 # What matters first: how heads attend and how alike their tokens are, then how well conditioned they are.
 QUANTITIES: tuple[Quantity, ...] = (*_scale(), *_attention(), *_jacobian(), *_weights(), *_papers())
+HEADLINES = tuple(one for one in QUANTITIES if one.headline)
 BY_KEY = {one.key: one for one in QUANTITIES}
 BY_NAME = {name: one for one in QUANTITIES for name in one.names}  # by what trackers call their statistics
-HEADLINES = tuple(one for one in QUANTITIES if one.headline)

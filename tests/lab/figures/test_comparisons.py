@@ -102,7 +102,8 @@ def test_every_number_is_that_of_the_run_folders(trained: Path, tmp_path: Path) 
         assert row["weight"] == ("" if not role else "trained" if name.endswith("_trained") else "effective")
         assert row["control_of"] == ("conditioned" if "scale only" in label else None)
         seen.add((label, name))
-    plain = {f"kappa_jacobian_{kind}" for kind in ("exact", "at_least")} | {"bound", "entropy", "loss", "test"}
+    kappas = {f"kappa_{own}_{kind}" for own in ("jacobian", "equilibrated") for kind in ("exact", "at_least")}
+    plain = kappas | {"bound", "entropy", "loss", "test"}
     spectra = {f"{name}_{role}" for name in NAMES for role in ("query", "key", "value")}
     trained = {("shift 1", f"{name}_trained") for name in spectra}  # W beside W + C
     assert seen == {(label, one) for label in known for one in plain | spectra} | trained

@@ -7,7 +7,7 @@ import math
 import sys
 import warnings
 from collections.abc import Sequence
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
@@ -94,7 +94,7 @@ def training(rng: np.random.Generator, conditioned: bool) -> tuple[list[str], di
     """One run's lines, and the numbers that are in them, with the steps first."""
     sigma = np.sort(rng.uniform(0.1, 2.0, (len(STEPS), LAYERS, len(ROLES), HEADS, 2)), axis=-1)
     used = sigma + 10 * conditioned
-    entropy, jacobian, vertical, bound = np.exp(rng.uniform(0, 9, (4, len(STEPS), LAYERS, HEADS)))
+    entropy, jacobian, invariant, vertical, bound = np.exp(rng.uniform(0, 9, (5, len(STEPS), LAYERS, HEADS)))
     lines = []
     for i, step in enumerate(STEPS):
         weights, heads, jacobians = [], [], []
@@ -111,7 +111,7 @@ def training(rng: np.random.Generator, conditioned: bool) -> tuple[list[str], di
             records = [
                 JacobianRecord(
                     h,
-                    kappa(jacobian[i, j, h]),
+                    replace(kappa(jacobian[i, j, h]), equilibrated=kappa(invariant[i, j, h])),
                     Bound(bound[i, j, h], 1.0, 1.0, 1.0, kappa(vertical[i, j, h]), True),
                     None,
                     5,
@@ -122,7 +122,8 @@ def training(rng: np.random.Generator, conditioned: bool) -> tuple[list[str], di
             jacobians.append(layer(jacobian=tuple(records)))
         lines += [line(step, "weights", weights), line(step, "attention", heads), line(step, "jacobian", jacobians)]
     numbers = {"entropy": entropy, "kappa_jacobian_vertical": vertical, "bound": bound}
-    numbers |= {f"kappa_jacobian_{kind}": jacobian for kind in ("exact", "at_least")}
+    for kind in ("exact", "at_least"):
+        numbers |= {f"kappa_jacobian_{kind}": jacobian, f"kappa_equilibrated_{kind}": invariant}
     for r, role in enumerate(ROLES):
         for weight, values in (("", used), *([("_trained", sigma)] if conditioned else [])):
             low, high = values[:, :, r, :, 0], values[:, :, r, :, 1]
@@ -261,6 +262,25 @@ def test_nothing_unknown_is_averaged(tmp_path: Path) -> None:
     written = draw_figures([run], tmp_path / "out", ["svg"])
     assert "r: κ leaves out 1 rank deficient, 1 not finite" in written[1].read_text()
     assert "1 lower bound" in written[2].read_text()
+
+
+def test_the_invariant_kappa_has_a_panel_with_its_statuses(tmp_path: Path) -> None:
+    statuses = [kappa(10.0), kappa(30.0, "lower bound"), kappa(70.0, "rank deficient")]
+    found = [replace(kappa(1e3), equilibrated=one) for one in statuses]
+    run = write(tmp_path / "r", [jacobian_line(step, *found) for step in (0, 5)])
+    rows = {one.quantity: one for one in over_seeds([read_run(run)])}
+    exact, at_least = rows["kappa_equilibrated_exact"], rows["kappa_equilibrated_at_least"]
+    assert (exact.mean, exact.reasons) == ((10.0, 10.0), {"lower bound": 2, "rank deficient": 2})
+    assert (at_least.mean, at_least.reasons) == ((20.0, 20.0), {"rank deficient": 2})
+    text = draw_figures([run], tmp_path / "out", ["svg"])[1].read_text()
+    assert text.count('<g id="axes_') == 2
+    assert "r: κ_eq(J) leaves out 2 lower bound, 2 rank deficient" in text
+    assert "<!-- κ_eq(J) is at least -->" in text
+    assert "<!-- κ(J) is at least -->" not in text  # all of these are exact
+    old = write(tmp_path / "old", [jacobian_line(0, kappa(1e3))])  # of before it was measured
+    text = draw_figures([old], tmp_path / "before", ["svg"])[1].read_text()
+    assert text.count('<g id="axes_') == 1
+    assert "κ_eq" not in text
 
 
 def test_both_lines_are_of_the_same_heads_where_some_layers_are_conditioned(tmp_path: Path) -> None:

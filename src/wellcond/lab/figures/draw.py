@@ -1,4 +1,4 @@
-"""The papers' figures from run folders: σ and κ of W and W + C, κ(J) and its bound, entropy, loss, steps to reach."""
+"""The papers' figures from run folders: σ and κ of W and W + C, κ_eq(J), κ(J) and its bound, entropy, loss, steps."""
 
 from __future__ import annotations
 
@@ -33,6 +33,7 @@ FORMATS: dict[str, dict[str, None]] = {
     "svg": {"Date": None},  # equal records, equal files
     "pdf": {"CreationDate": None},
 }
+EXACT, AT_LEAST = "_exact", "_at_least"  # ends of the keys of a κ's two averages
 BOUND_FAR_ABOVE = 1e3  # from the largest κ(J) to the smallest bound, above which they have panels of their own
 
 
@@ -168,16 +169,19 @@ def _by_role(series: Sequence[Series]) -> Grid:
 
 
 def _apart(series: Sequence[Series]) -> Grid:
-    """κ(J) and its bound in one panel, or in two where nothing lies between them that an axis should show.
+    """κ_eq(J) in a panel; κ(J) and its bound in another, or in two where nothing lies between that an axis should show.
 
     Lower bounds have a line of their own only where there are any.
     """
-    exact = {one.label: one.averaged for one in series if one.quantity == "kappa_jacobian_exact"}
-    series = [one for one in series if one.quantity != "kappa_jacobian_at_least" or one.averaged != exact[one.label]]
-    parts = [[one for one in series if (one.quantity == "bound") == bounds] for bounds in (False, True)]
-    known = [[value for one in part for value in one.mean if value is not None] for part in parts]
+    exact = {(one.label, one.quantity): one.averaged for one in series if one.quantity.endswith(EXACT)}
+    pairs = [(one, (one.label, one.quantity.removesuffix(AT_LEAST) + EXACT)) for one in series]
+    series = [one for one, own in pairs if not one.quantity.endswith(AT_LEAST) or one.averaged != exact.get(own)]
+    invariant = [one for one in series if one.quantity.startswith("kappa_equilibrated")]
+    bounds = [one for one in series if one.quantity == "bound"]
+    others = [one for one in series if one not in (*invariant, *bounds)]
+    known = [[value for one in part for value in one.mean if value is not None] for part in (others, bounds)]
     far = all(known) and min(known[1]) > BOUND_FAR_ABOVE * max(known[0])
-    return [[parts[1]], [parts[0]]] if far else [[[*parts[0], *parts[1]]]]
+    return [[invariant], *([[bounds], [others]] if far else [[[*others, *bounds]]])]
 
 
 def _lost(compared: Compared) -> Iterator[str]:
