@@ -43,9 +43,9 @@ def test_a_recipe_that_comes_along_fits_its_task_and_model(name: str, tmp_path: 
 
 def test_the_default_recipe_is_what_it_says() -> None:
     assert [arm.name for arm in arms_of(load_recipe("digits"))] == [
-        "default", "mimetic", "mimetic, scale only", "mimetic, rotated", "conditioned", "conditioned, scale only",
-        "conditioned, calibrated default", "centring", "centring, scale only", "centring, rotated",
-        "centring, calibrated default", "shift 1", "shift 10",
+        "default", "mimetic", "mimetic, scale only", "mimetic, rotated", "mimetic, calibrated default", "conditioned",
+        "conditioned, scale only", "conditioned, calibrated default", "centring", "centring, scale only",
+        "centring, rotated", "centring, calibrated default", "shift 1", "shift 10",
     ]  # fmt: skip
 
 

@@ -495,7 +495,7 @@ def test_a_recipe_can_take_the_layer_norms_of_the_blocks_away() -> None:
 def test_the_ablation_of_the_appendix_and_its_small_version_condition_each_part_alone() -> None:
     recipe = load_published("ci-vit-b-imagenet-partial").recipe
     small = load_recipe("partial").arms
-    assert all(settings.control == ("scale",) for name, settings in small.items() if name != "default")
+    assert all(settings.control == ("scale", "calibrated") for name, settings in small.items() if name != "default")
     assert recipe.arms == {name: settings.model_copy(update={"control": ()}) for name, settings in small.items()}
     model = lab_model("vit", {"width": 16, "depth": 1, "heads": 2, "patch": 8}, stand_in(Named(name="cifar10")), seed=0)
     touched = {}

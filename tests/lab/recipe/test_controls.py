@@ -14,17 +14,18 @@ from tests.lab.recipe.test_stages import outcome
 from tests.laboratory import TINY, prepared, write
 from wellcond.lab.analysis.outcome import read_outcome
 from wellcond.lab.analysis.tuning import rates_of, tuning_recipe
-from wellcond.lab.comparison import Experiment, run_one
+from wellcond.lab.comparison import Experiment, prepare_comparison, run_one
 from wellcond.lab.models import lab_model
 from wellcond.lab.models.build import monitor_inputs
 from wellcond.lab.recipe.arms import arms_of
-from wellcond.lab.recipe.recipe import Recipe, load_recipe, parse_recipe, recipe_toml
+from wellcond.lab.recipe.recipe import Recipe, load_recipe, parse_recipe, recipe_toml, shipped
 from wellcond.lab.recipe.settings import ArmSettings, Tuning
 from wellcond.lab.tasks import task as build_task
 from wellcond.lab.training.run_folder import RunFolder
 from wellcond.scale.measure_scales import measure_scales
 
 ALL = ["scale", "rotation", "sign"]
+CLAIMING = [name for name in shipped() if any(arm.init is not None for arm in load_recipe(name).arms.values())]
 
 
 def recipe(control: str, init: str = '"conditioned"', more: str = "") -> Recipe:
@@ -102,6 +103,25 @@ def test_a_calibrated_default_has_the_sharpness_and_the_gains_of_its_arm() -> No
     ratio = q / default_q
     assert torch.allclose(ratio, ratio[:, :1, :1].expand_as(ratio), rtol=1e-4)  # a number for each head
     assert control.name == "conditioned, calibrated default"
+
+
+@pytest.mark.parametrize("name", CLAIMING)
+def test_a_start_that_a_shipped_recipe_compares_has_its_controls(name: str, tmp_path: Path) -> None:
+    """A Gaussian of its scale; and the calibrated default, wherever attention has a sharpness to calibrate."""
+    experiment = prepare_comparison(name, tmp_path / "out")
+    made, inputs = experiment.recipe, monitor_inputs(experiment.task.test[torch.arange(4)])
+
+    def fresh() -> torch.nn.Module:
+        return lab_model(made.model.name, made.model.options, experiment.task, seed=0)
+
+    sharp = all(layer.beta for layer in measure_scales(fresh(), inputs).values())
+    for arm, settings in made.arm_settings():
+        if settings.init is not None:
+            assert "scale" in settings.control, arm
+            assert ("calibrated" in settings.control) == sharp, arm
+    for own in arms_of(made):
+        if own.control == "calibrated":
+            own.initialise_(fresh(), 0, lambda model: inputs)  # which refuses what it cannot reach
 
 
 def pretend_done(experiment: Experiment, name: str, seed: int) -> Path:

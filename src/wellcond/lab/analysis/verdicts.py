@@ -67,7 +67,7 @@ def attribution(record: ArmRecord, comparison: Comparison) -> Verdict | None:
     - not better than the baseline: a gain is `not shown`;
     - not better than a control of its scale, Gaussian or calibrated: it is `explained by scale`;
     - not better than the control of its spectrum, the rotation: it is `explained by spectrum`;
-    - better than all three: it goes `beyond both`.
+    - better than all of them: it goes `beyond both`.
 
     A question without its control is the last, and the verdict says so. For `beyond both` three tests have to agree, so
     for one arm it is no likelier by chance than one of them is; that there are many arms is what Holm's correction is
