@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 import torch
 from torch import Tensor, nn
@@ -15,6 +15,7 @@ from wellcond.attention.paths import resolve
 from wellcond.errors import WeightError
 
 if TYPE_CHECKING:
+    from torch.distributed.fsdp import FSDPModule
     from torch.distributed.tensor import DTensor
 
 WIDE_DTYPES = (torch.float64, torch.float32)  # precise enough to compute in
@@ -126,6 +127,13 @@ def full(tensor: Tensor) -> Tensor:
     """Return the whole tensor, detached: gathered from all ranks if it is sharded (then every rank must call)."""
     tensor = tensor.detach()
     return tensor.full_tensor() if is_dtensor(tensor) else tensor
+
+
+def reshard(root: nn.Module) -> None:
+    """Let FSDP2 modules that a pass has left gathered have their shards again: what is written to a copy is lost."""
+    for module in root.modules():
+        if any(cls.__name__ == "FSDPModule" for cls in type(module).__mro__):
+            cast("FSDPModule", module).reshard()
 
 
 @torch.no_grad()

@@ -20,6 +20,7 @@ from wellcond.attention.observe import observe
 from wellcond.attention.paths import unwrap
 from wellcond.attention.projection import Projection, fits
 from wellcond.attention.replay import Call
+from wellcond.attention.storage import reshard
 from wellcond.attention.verify import TOLERANCE
 from wellcond.attention.view import AttentionLayer
 from wellcond.conditioning.parameter_writes import ParameterWrites
@@ -106,6 +107,7 @@ def balance_(
                 skipped.append((layer.name, each, change))
             else:
                 changes.append(change)
+    reshard(root)  # whose parameters an optimizer knows
     if optimizer is not None:
         check_optimizer(optimizer, (p for change in changes for p, _ in change.projections()), group)
     before = None if batch is None else model_outputs(root, batch)

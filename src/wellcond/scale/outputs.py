@@ -9,6 +9,7 @@ from torch import Tensor, nn
 from torch.utils._pytree import tree_leaves
 
 from wellcond.attention.capture import evaluating, run_model
+from wellcond.attention.storage import reshard
 from wellcond.attention.undisturbed import undisturbed
 
 
@@ -17,6 +18,7 @@ def model_outputs(root: nn.Module, batch: Any) -> list[Tensor]:
     """Return every floating-point tensor that a model gives in evaluation mode; the model stays as it was."""
     with undisturbed(root), evaluating(root):
         out = run_model(root, batch)
+    reshard(root)
     values = out.values() if hasattr(out, "values") and not isinstance(out, Tensor) else out
     leaves = tree_leaves(list(values) if not isinstance(values, Tensor) else values)
     return [x.detach().clone() for x in leaves if isinstance(x, Tensor) and x.is_floating_point()]
