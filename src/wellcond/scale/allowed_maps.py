@@ -7,22 +7,21 @@ QK-norms, gates and learned keys need no description: what they do not allow cha
 
 from __future__ import annotations
 
-from dataclasses import replace
 from inspect import signature
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 from torch.utils._pytree import tree_leaves
 
 from wellcond._core.keyed_random import Draw
 from wellcond._core.safe_text import briefly
-from wellcond.attention.higher_precision import widened
-from wellcond.attention.paths import inside, resolve
-from wellcond.attention.projection import Projection, Slot
+from wellcond.attention.paths import resolve
+from wellcond.attention.projection import Projection
 from wellcond.attention.replay import Call, concatenate_heads
 from wellcond.attention.storage import fetch, split_path
 from wellcond.attention.view import AttentionLayer
+from wellcond.scale.module_alone import OUTSIDE, is_whole, module_alone
 from wellcond.scale.products import PAIRS
 
 SAME = (
@@ -67,8 +66,8 @@ def _tried_on_tokens(layer: AttentionLayer, part: str, known: dict[object, Maps]
 
 @torch.no_grad()
 def _tried(layer: AttentionLayer, call: Call, part: str) -> tuple[str, ...] | str:
-    if not all(inside(p.weight.path, layer.path) for _, p in layer.projections()):
-        return "its weights lie outside its module, which cannot be tried alone"
+    if not is_whole(layer):
+        return OUTSIDE
     twin = _Twin(layer, call)
     try:
         out = twin.run()
@@ -88,10 +87,8 @@ class _Twin:
     """A copy of an attention module in float64 with random weights, on what the model gave the module."""
 
     def __init__(self, layer: AttentionLayer, call: Call) -> None:
-        wide = widened(replace(call, arguments={"given": call.given}))
-        self.module: nn.Module = wide.module
-        self.args, self.kwargs = wide.arguments["given"]
-        self.projections = {role: _moved(p, layer.path, self.module) for role, p in layer.projections()}
+        view, (self.args, self.kwargs) = module_alone(layer, call.given)
+        self.module, self.projections = view.module, dict(view.projections())
         for projection in self.projections.values():  # which are the model's own where it is in float64
             for path in filter(None, (projection.weight.path, projection.bias)):
                 owner, name = split_path(path)
@@ -160,13 +157,3 @@ def _random_map(kind: str, groups: int, width: int) -> Tensor:
         return torch.diag_embed(sizes[:, ::2].repeat_interleave(2, 1))
     turns: Tensor = torch.linalg.qr(torch.randn(groups, width, width, generator=generator, dtype=torch.float64))[0]
     return turns * sizes[:, None]
-
-
-def _moved(projection: Projection, path: str, module: nn.Module) -> Projection:
-    """The same view in a copy of the attention module alone."""
-
-    def own(name: str) -> str:
-        return name.removeprefix(f"{path}." if path else "")
-
-    bias = None if projection.bias is None else own(projection.bias)
-    return Projection(Slot(own(projection.weight.path), projection.weight.layout), bias, projection.bias_layout, module)
