@@ -13,9 +13,11 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from wellcond._core.deferred_torch import is_dtensor
 from wellcond._core.linalg import exact
-from wellcond.attention.replay import Call
-from wellcond.attention.storage import full
+from wellcond.attention.capture import evaluating
+from wellcond.attention.replay import Call, Replay
+from wellcond.attention.storage import HALF_DTYPES, full
 
 HOOKS = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
 
@@ -33,6 +35,20 @@ def widened(call: Call, dtype: torch.dtype = torch.float64) -> Call:
     wide = _Widen(dtype)
     arguments, reads = wide(call.arguments), wide(call.reads)
     return replace(call, module=wide.copy(call.module), arguments=arguments, reads=reads, dtype=dtype)
+
+
+def wide_enough(call: Call, replay: Replay) -> Call:
+    """Return a call that can be measured: gathered if its module is sharded, in float32 if it computes in less.
+
+    Half precision may be of the weights or of what autocast makes of tokens; entropies and logits in it are rounding.
+    """
+    with evaluating(call.module):
+        dtypes = {x.dtype for x in replay.tokens(call).values()}
+    if call.layer.value is not None:
+        dtypes.add(call.layer.value.parameter().dtype)
+    if not dtypes.isdisjoint(HALF_DTYPES):
+        return widened(call, torch.float32)
+    return widened(call, dtypes.pop()) if any(map(is_dtensor, call.module.parameters())) else call
 
 
 class _Widen:

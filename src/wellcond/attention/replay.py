@@ -260,5 +260,6 @@ def project(projection: Projection, tokens: Tensor) -> Tensor:
 
 
 def project_out(projection: Projection, mixed: Tensor) -> Tensor:
-    """Apply an output view to `(…, H·d)`, heads in the order of the view: `(…, D)`, bias included."""
-    return linear(mixed, projection.matrix(), projection.read_bias())
+    """Apply an output view in the dtype of `(…, H·d)`, heads in the order of the view: `(…, D)`, bias included."""
+    bias = projection.read_bias()
+    return linear(mixed, projection.matrix().to(mixed), None if bias is None else bias.to(mixed))

@@ -13,10 +13,10 @@ import torch
 from torch import Tensor, nn
 
 from wellcond.attention.capture import evaluating
+from wellcond.attention.higher_precision import wide_enough
 from wellcond.attention.replay import Call, Softmax, as_sequences, concatenate_heads, project, repeat_groups
 from wellcond.attention.verify import TOLERANCE
 from wellcond.attention.view import AttentionLayer
-from wellcond.diagnosis.measure.attention import wide_enough
 from wellcond.placement.token_moments import TokenMoments, before_gain, token_moments
 from wellcond.placement.watched_pass import first_tensor
 from wellcond.placement.wiring import NotPlaced
@@ -46,7 +46,7 @@ def measure_attention(layer: AttentionLayer, call: Call, norm: nn.Module | None)
     """Measure one layer's call, or raise `NotPlaced` with the reason."""
     assert layer.query is not None
     assert layer.key is not None
-    call = wide_enough(call)
+    call = wide_enough(call, call.verified)
     with evaluating(call.module):
         tokens, mixing = call.tokens(), call.mixing()
         if type(mixing) is not Softmax:  # a sink or extra keys take part of a row

@@ -9,12 +9,13 @@ from torch import Tensor
 
 from wellcond._core.linalg import eigenvalues
 from wellcond.attention.capture import evaluating
-from wellcond.attention.higher_precision import widened
+from wellcond.attention.higher_precision import wide_enough
 from wellcond.attention.recorded.replay import RecordedMixing
-from wellcond.attention.replay import Attended, Call, Softmax, project
+from wellcond.attention.replay import Call, Softmax
 from wellcond.attention.storage import HALF_DTYPES
 from wellcond.attention.view import AttentionLayer
 from wellcond.diagnosis.records import HeadRecord
+from wellcond.scale.queries_and_keys import queries_and_keys
 from wellcond.scale.sharpness import head_means, sharpness
 
 
@@ -24,10 +25,10 @@ def attention_records(layer: AttentionLayer, call: Call) -> tuple[list[HeadRecor
 
     The probabilities are those of the replay, in the model's dtype or float32, whatever kernel the model runs.
     """
-    call = wide_enough(call)
+    call = wide_enough(call, call.verified)
     with evaluating(call.module):
-        tokens = call.tokens()
-        seen = _attended(layer, call, tokens)
+        tokens, scored = call.tokens(), queries_and_keys(layer, call, call.verified)
+        seen = None if scored is None else scored.attended()
     if seen is None:
         return [HeadRecord(head, None, None, None) for head in range(layer.num_heads)], None
     logits, p, hidden = seen.logits, seen.probabilities, seen.hidden
@@ -48,14 +49,6 @@ def attention_records(layer: AttentionLayer, call: Call) -> tuple[list[HeadRecor
     return records, visible
 
 
-def _attended(layer: AttentionLayer, call: Call, tokens: dict[str, Tensor]) -> Attended | None:
-    """Logits and probabilities of the layer; None where it has no softmax over tokens."""
-    mixing = call.mixing()
-    if not isinstance(mixing, (Softmax, RecordedMixing)) or layer.query is None or layer.key is None:
-        return None
-    return mixing.attended(project(layer.query, tokens["query"]), project(layer.key, tokens["key"]))
-
-
 def _own(queries: Tensor, keys: Tensor, p: Tensor, visible: Tensor) -> list[float | None]:
     """The weight of the own token, per head; of two keys it has half whatever a head does, so rows of three count."""
     same = queries.data_ptr() == keys.data_ptr() or (queries.shape == keys.shape and torch.equal(queries, keys))
@@ -74,14 +67,6 @@ def is_causal(call: Call) -> bool:
         return False
     later = torch.ones(hidden.shape[-2:], dtype=torch.bool, device=hidden.device).triu(1)
     return bool(hidden[..., later].all())
-
-
-def wide_enough(call: Call) -> Call:
-    """Widen half precision, of the weights or of what autocast makes of tokens, for entropies in it are rounding."""
-    half = call.layer.value is not None and call.layer.value.parameter().dtype in HALF_DTYPES
-    with evaluating(call.module):
-        half = half or any(x.dtype in HALF_DTYPES for x in call.tokens().values())
-    return widened(call, torch.float32) if half else call
 
 
 @torch.no_grad()
