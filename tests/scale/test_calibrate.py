@@ -223,24 +223,23 @@ def test_it_is_undone_and_put_back_when_it_fails() -> None:
         assert all(torch.equal(value, held[key]) for key, value in model.state_dict().items())
 
 
-def test_a_guess_that_does_not_rebuild_its_module_is_refused_whole() -> None:
-    class Cosine(nn.Module):
-        def __init__(self) -> None:
-            super().__init__()
-            self.heads = 2
-            self.to_q, self.to_k, self.to_v, self.to_out = (nn.Linear(8, 8) for _ in range(4))
-
-        def forward(self, x: Tensor) -> Tensor:
-            q, k, v = (heads(f(x), 2) for f in (self.to_q, self.to_k, self.to_v))
-            q, k = nn.functional.normalize(q, dim=-1), nn.functional.normalize(k, dim=-1)
-            return x + self.to_out((torch.softmax(9 * q @ k.mT, -1) @ v).transpose(1, 2).flatten(2))
-
-    torch.manual_seed(0)
-    model = Cosine()
+def test_a_view_that_does_not_rebuild_its_module_is_refused_whole() -> None:
+    model, batch = made("vit")
+    model.blocks[1].attn.qkv.register_forward_hook(lambda module, args, out: out + 1)
     held = {key: value.clone() for key, value in model.state_dict().items()}
     with pytest.raises(WellcondError, match="its sharpness is not known"):
-        wc.calibrate_(model, torch.randn(2, 6, 8))
+        wc.calibrate_(model, batch)
     assert all(torch.equal(value, held[key]) for key, value in model.state_dict().items())
+
+
+@pytest.mark.parametrize("options", [{}, {"qk_norm": True}])
+def test_half_precision(options: dict[str, Any]) -> None:
+    torch.manual_seed(0)
+    model = timm.create_model("vit_tiny_patch16_224", **VIT, **options).eval().bfloat16()
+    assert not wc.calibrate_(model, images().bfloat16(), beta=0.4, branch=0.3).skipped
+    for scale in measure_scales(model.float(), images()).values():  # the same weights
+        assert sum(scale.beta) / 3 == pytest.approx(0.4, rel=0.02)  # type: ignore[arg-type]
+        assert scale.branch == pytest.approx(0.3, rel=0.02)
 
 
 @pytest.mark.parametrize(

@@ -12,23 +12,22 @@ from torch import nn
 from torch.utils._python_dispatch import _disable_current_modes
 
 from wellcond._core.checked import checked
-from wellcond._core.deferred_torch import is_dtensor
 from wellcond.attention.apart import shared_weights, stored_weight
 from wellcond.attention.capture import evaluating, run_model
-from wellcond.attention.find import chosen_layers
 from wellcond.attention.layers import AttentionLayers, LayerFilter
 from wellcond.attention.paths import unwrap
 from wellcond.attention.undisturbed import undisturbed
 from wellcond.attention.view import AttentionLayer
 from wellcond.conditioning.parameter_writes import ParameterWrites
-from wellcond.errors import WeightError, WellcondError
+from wellcond.errors import WellcondError
 from wellcond.scale.calibration_result import Calibration, LayerScale
 from wellcond.scale.calibration_targets import BY_DEPTH, Beta, Branch, Targets
-from wellcond.scale.logits_at_entry import EntryLogits, logits_at_entry
+from wellcond.scale.logits_at_entry import logits_at_entry
 from wellcond.scale.mean_over_processes import mean_over_processes
 from wellcond.scale.measure_scales import measured_scales
 from wellcond.scale.residual_sums import ResidualSum, residual_sums
 from wellcond.scale.sharpen import multiply_, sharpen_
+from wellcond.scale.views_on_batch import views_on_batch
 
 MISSED = 0.02  # relative distance from a target, above which a calibration has failed
 
@@ -47,11 +46,13 @@ def calibrate_(
     One forward pass, each layer scaled before the next one reads it: W_Q and W_K of a head by the same number (a key
     that several queries share by their geometric mean), the gain of a QK-norm where there is one, then W_O where its
     layer joins the stream. A second pass measures what was reached; a target missed by more than 2 % undoes everything.
+    Where no adapter knows a class, a pass before finds the layers, and the recorded steps of each module tell its β.
     Layers for which a target has no meaning are left alone and listed, with the reason.
 
     Args:
-        model: any model, initialised by any scheme.
-        batch: a tensor, a tuple of positional or a dict of keyword arguments; under DDP each process may have its own.
+        model: any model, wrapped or sharded, initialised by any scheme.
+        batch: a tensor, a tuple of positional or a dict of keyword arguments; each process may have its own, for the
+            numbers are means over processes.
         beta: the target of β, the standard deviation of a row's logits ÷ √(2 log T).
         branch: the target of g, RMS(what a layer adds) ÷ RMS(stream); `"1/sqrt(2L)"` for L layers in its stack.
         layers: a name, a pattern or several; all if None.
@@ -64,16 +65,13 @@ def calibrate_(
     ([0.33, 0.33], 0.5)
     """
     with ParameterWrites(unwrap(model)) as writes:
-        return calibrate_layers_(chosen_layers(model, layers), batch, beta, branch, writes)
+        return calibrate_layers_(layers, batch, beta, branch, writes)
 
 
 @torch.no_grad()
-def calibrate_layers_(
-    layers: AttentionLayers, batch: Any, beta: Any, branch: Any, writes: ParameterWrites
-) -> Calibration:
+def calibrate_layers_(chosen: LayerFilter, batch: Any, beta: Any, branch: Any, writes: ParameterWrites) -> Calibration:
     """Calibrate some layers of a model inside a transaction of the caller's; arguments as in `calibrate_`."""
-    if any(map(is_dtensor, writes.root.parameters())):
-        raise WeightError("a sharded model is scaled before it is: wc.calibrate_ first, then fully_shard")
+    layers = views_on_batch(writes.root, batch, chosen)
     targets = Targets(layers, beta, branch)
     setting = _Pass(layers, targets, writes)
     setting.run(writes.root, batch)
@@ -94,7 +92,9 @@ class _Pass:
         self.skipped: list[tuple[str, str, str]] = []
         for layer in layers:  # targets are read, and refused, before anything runs
             targets.beta(layer), targets.branch(layer)
-        self.tied = shared_weights(layers)
+        tied = shared_weights(layers)  # told now: a module that runs sharded has other tensors
+        outputs = [(layer.name, p) for layer in layers for _, p in layer.projections("output")]
+        self.tied = {name for name, p in outputs if p.refusal() is None and stored_weight(p) in tied}
 
     def run(self, root: nn.Module, batch: Any) -> None:
         with ExitStack() as stack:
@@ -119,12 +119,13 @@ class _Pass:
             self._set_sharpness(layer, args, kwargs)
 
     def _set_sharpness(self, layer: AttentionLayer, args: Any, kwargs: Any) -> None:
-        logits = logits_at_entry(layer, args, kwargs)
-        betas = logits.sharpness() if isinstance(logits, EntryLogits) else []
+        measure = partial(logits_at_entry, layer, args, kwargs)
+        logits = measure()
+        betas = [] if isinstance(logits, str) else logits.sharpness()
         self.found[layer.name] = LayerScale(tuple(betas), None)
         wanted = self.targets.beta(layer)
         if wanted is not None:
-            reason = logits if isinstance(logits, str) else sharpen_(logits, betas, wanted, self.writes)
+            reason = logits if isinstance(logits, str) else sharpen_(logits, betas, wanted, self.writes, measure)
             if reason:
                 self.skipped.append((layer.name, "beta", reason))
 
@@ -149,6 +150,8 @@ class _Pass:
 
     def _fixed(self, layer: AttentionLayer, total: ResidualSum, gain: float | None) -> str:
         """Why W_O does not set the gain of a branch; empty if it does."""
+        if layer.standing == "refused":
+            return f"refused: {layer.reason}"
         if layer.output is None:
             return "it has no output projection to scale"
         if not total.alone:
@@ -157,9 +160,9 @@ class _Pass:
             return "a norm, or something else that is not linear, follows W_O: scale that"
         if not gain:
             return "it adds nothing, or the stream is zero"
-        reason = layer.output.refusal()
-        shared = reason is None and stored_weight(layer.output) in self.tied
-        return "its output projection is shared with another layer" if shared else reason or ""
+        if layer.name in self.tied:
+            return "its output projection is shared with another layer"
+        return layer.output.refusal() or ""
 
 
 def _check(result: Calibration, targets: Targets, layers: AttentionLayers) -> None:

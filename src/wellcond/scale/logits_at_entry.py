@@ -2,70 +2,75 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import replace
 from typing import Any
 
-from torch import Tensor, nn
+from torch import nn
 
 from wellcond._core.safe_text import briefly
 from wellcond.attention.capture import bound_arguments
+from wellcond.attention.higher_precision import wide_enough
+from wellcond.attention.layers import AttentionLayers
+from wellcond.attention.observe import observe
+from wellcond.attention.own_code import has_hooks
 from wellcond.attention.paths import resolve
-from wellcond.attention.replay import Call, Softmax, project
+from wellcond.attention.replay import Call
 from wellcond.attention.storage import split_path
 from wellcond.attention.undisturbed import own_copy
 from wellcond.attention.view import AttentionLayer
-from wellcond.scale.mean_over_processes import mean_over_processes
-from wellcond.scale.sharpness import sharpness
+from wellcond.errors import WellcondError
+from wellcond.scale.module_alone import OUTSIDE, Given, is_whole, module_alone
+from wellcond.scale.queries_and_keys import QueriesAndKeys, queries_and_keys
 
 
 class _EnoughSeenError(Exception):
     """Raised to leave a module's forward once its projections have been given their tokens."""
 
 
-@dataclass(frozen=True)
-class EntryLogits:
-    """Queries `(B, H, N, d)` and keys `(B, G, T, d)` of a call, and how the layer makes logits of them."""
+def logits_at_entry(layer: AttentionLayer, args: tuple[Any, ...], kwargs: dict[str, Any]) -> QueriesAndKeys | str:
+    """Return the queries and keys that a layer is about to compute from its arguments, or why they are not known.
 
-    call: Call
-    mixing: Softmax
-    query: Tensor
-    key: Tensor
-
-    def sharpness(self, query: Sequence[float] | None = None, key: Sequence[float] | None = None) -> list[float | None]:
-        """β of every head with its queries and keys multiplied by numbers, the mean over all processes."""
-        logits = self.mixing.logits(_times(self.query, query), _times(self.key, key))
-        return mean_over_processes(sharpness(logits, self.mixing.hidden))
-
-
-def _times(x: Tensor, factors: Sequence[float] | None) -> Tensor:
-    return x if factors is None else x * x.new_tensor(factors)[:, None, None]
-
-
-def logits_at_entry(layer: AttentionLayer, args: tuple[Any, ...], kwargs: dict[str, Any]) -> EntryLogits | str:
-    """Return the logits that a layer is about to compute from its arguments, or why they are not known.
-
-    The module runs only until its query and key projections have been called; arguments stay as they are.
+    A module of a known class runs only until its query and key projections have been called; of another one a copy runs
+    whole, and what rebuilds its output is asked. Arguments stay as they are.
     """
+    if layer.standing == "refused":
+        return f"refused: {layer.reason}"
     if layer.query is None or layer.key is None:
         return f"{layer.kind} attention without queries and keys"
-    if layer.replay is None:
-        return "its class has no replay that tells its logits before it runs"
+    given = own_copy(args), own_copy(kwargs)
     try:
-        call = _called(layer, own_copy(args), own_copy(kwargs))
-        tokens = layer.replay.tokens(call)
-        mixing = layer.replay.mixing(call)
-        if not isinstance(mixing, Softmax):
-            return f"{layer.kind}: no softmax over tokens"
-        return EntryLogits(call, mixing, project(layer.query, tokens["query"]), project(layer.key, tokens["key"]))
-    except (RuntimeError, LookupError, TypeError, ValueError) as problem:  # what does not fit may not even compute
-        return f"its logits cannot be computed: {briefly(problem, 100)}"
+        known = layer.replay is not None and not layer.replay.guess
+        found = _replayed(layer, given) if known else _rebuilt(layer, given)
+    except (RuntimeError, LookupError, TypeError, ValueError, WellcondError) as problem:
+        return f"its logits cannot be computed: {briefly(problem, 100)}"  # what does not fit may not even compute
+    return f"{layer.kind}: no softmax over tokens" if found is None else found
 
 
-def _called(layer: AttentionLayer, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Call:
+def _rebuilt(layer: AttentionLayer, given: Given) -> QueriesAndKeys | str | None:
+    """Queries and keys by what rebuilds the output of a copy: a guess that it bears out, or its own recorded steps."""
+    if not is_whole(layer):
+        return OUTSIDE
+    if has_hooks(layer.module):
+        return "somebody hooks into its module, which cannot be tried alone"
+    view, (args, kwargs) = module_alone(layer, given)
+    assert view.root is not None
+    inputs = bound_arguments(view.root, args, kwargs) if kwargs else args
+    (call,) = observe(view.root, AttentionLayers([view]), inputs, complete=False).calls
+    assert call is not None
+    found = None if call.replay is None else queries_and_keys(view, call, call.replay)
+    return call.refusal if call.replay is None else found and replace(found, layer=layer)
+
+
+def _replayed(layer: AttentionLayer, given: Given) -> QueriesAndKeys | None:
+    """Queries and keys by the replay of a known class."""
+    assert layer.replay is not None
+    return queries_and_keys(layer, wide_enough(_called(layer, given), layer.replay), layer.replay)
+
+
+def _called(layer: AttentionLayer, given: Given) -> Call:
     """A call with its arguments and what the projections of Q and K were given."""
-    module = layer.module
-    call = Call(layer, module, bound_arguments(module, args, kwargs), given=(args, kwargs))
+    module, (args, kwargs) = layer.module, given
+    call = Call(layer, module, bound_arguments(module, args, kwargs), given=given)
     owners: dict[str, list[str]] = {}
     for role, projection in layer.projections():
         owners.setdefault(split_path(projection.weight.path)[0], []).append(role)

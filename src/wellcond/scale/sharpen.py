@@ -4,29 +4,39 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
+import torch
 from torch import Tensor, nn
 
 from wellcond._core.linalg import wide
 from wellcond.attention.paths import join
 from wellcond.attention.projection import Projection
-from wellcond.attention.storage import HALF_DTYPES, assign_, full, write_refusal
+from wellcond.attention.storage import HALF_DTYPES, assign_, fetch, full, write_refusal
 from wellcond.attention.view import QK_NORMS, AttentionLayer
 from wellcond.conditioning.parameter_writes import ParameterWrites
-from wellcond.scale.logits_at_entry import EntryLogits
+from wellcond.scale.queries_and_keys import QueriesAndKeys
 
 CLOSE = 1e-3  # relative distance from a target at which it is reached
 ROUNDS = 12
 
 
 def sharpen_(
-    logits: EntryLogits, before: Sequence[float | None], targets: Sequence[float], writes: ParameterWrites
+    logits: QueriesAndKeys,
+    before: Sequence[float | None],
+    targets: Sequence[float],
+    writes: ParameterWrites,
+    measure: Callable[[], QueriesAndKeys | str],
 ) -> str:
-    """Scale the queries and keys of a layer from one β to another; return why that cannot be, or nothing."""
-    layer = logits.call.layer
+    """Scale the queries and keys of a layer from one β to another; return why that cannot be, or nothing.
+
+    `measure` gives the logits anew, with weights as they are then.
+    """
+    layer = logits.layer
     assert layer.query is not None
     assert layer.key is not None
+    if not before:
+        return f"{layer.kind}: no softmax over tokens alone"
     if any(not beta for beta in before):
         return "its logits are all equal, or rows have one key: there is no sharpness to scale"
     if layer.query.weight == layer.key.weight:
@@ -38,16 +48,16 @@ def sharpen_(
     factors = [1.0] * layer.num_heads  # of the logits of each head
     now: Sequence[float | None] = before
     for _ in range(ROUNDS):
-        if all(beta and abs(beta / target - 1) < CLOSE for beta, target in zip(now, targets, strict=True)):
+        if _alike(targets, now):
             _write(layer, *_split(factors, group), writes)
             return ""
         factors = [f * t / (beta or math.inf) for f, t, beta in zip(factors, targets, now, strict=True)]
         last, now = now, logits.sharpness(*_split(factors, group))
-        if _alike(last, now):
+        if _alike(last, now) and not _alike(targets, now):
             break
     if _alike(before, logits.sharpness(*_split([100.0] * layer.num_heads, group))):
-        return _by_gains(logits, targets, writes)
-    return "a bias or a cap of its logits, which weights do not scale, keeps its sharpness from the target"
+        return _by_gains(layer, measure, targets, writes)
+    return "a bias or a cap of its logits, or something else beside Q and K, keeps its sharpness from the target"
 
 
 def _alike(a: Sequence[float | None], b: Sequence[float | None]) -> bool:
@@ -72,34 +82,58 @@ def _write(layer: AttentionLayer, query: Sequence[float], key: Sequence[float], 
 
 def multiply_(projection: Projection, factors: Sequence[float], writes: ParameterWrites) -> None:
     """Multiply each head of a projection, and its bias; the bias of an output projection by the first number."""
-    writes.open(projection.weight.path)
-    weight = projection.read()
-    weight = wide(weight) if weight.dtype in HALF_DTYPES else weight
-    projection.store_(weight * weight.new_tensor(factors)[:, None, None])
-    bias = projection.read_bias()
-    if projection.bias is not None and bias is not None:
+    with writes.at_rest(projection.weight.path):
+        writes.open(projection.weight.path)
+        weight = projection.read()
+        weight = wide(weight) if weight.dtype in HALF_DTYPES else weight
+        projection.store_(weight * weight.new_tensor(factors)[:, None, None])
+    if projection.bias is None:
+        return
+    with writes.at_rest(projection.bias):
         writes.open(projection.bias)
+        bias = projection.read_bias()
+        assert bias is not None
         each = wide(bias).new_tensor(factors)
         projection.store_bias_(wide(bias) * (each[0] if projection.bias_layout is None else each[:, None]))
 
 
-def _by_gains(logits: EntryLogits, targets: Sequence[float], writes: ParameterWrites) -> str:
+def _by_gains(
+    layer: AttentionLayer,
+    measure: Callable[[], QueriesAndKeys | str],
+    targets: Sequence[float],
+    writes: ParameterWrites,
+) -> str:
     """Scale the gains of a QK-norm, which all heads share: the mean β of the layer becomes the targets' mean."""
-    layer = logits.call.layer
     gains = _gains(layer)
     if not gains:
         return "queries and keys are normalised without a gain to scale"
-    target = sum(targets) / len(targets)
+    assert layer.root is not None
+    rounding = max(torch.finfo(fetch(layer.root, path).dtype).eps for path in gains)
+    target, held = sum(targets) / len(targets), dict[str, Tensor]()
     for _ in range(ROUNDS):
-        known = [beta for beta in logits.sharpness() if beta is not None]
-        now = sum(known) / len(known)
-        if abs(now / target - 1) < CLOSE:
+        logits = measure()
+        known = [] if isinstance(logits, str) else [beta for beta in logits.sharpness() if beta is not None]
+        if not known:
+            break
+        ratio = target * len(known) / sum(known)
+        if abs(ratio - 1) < max(CLOSE, rounding):
             return ""
-        factor = (target / now) ** (1 / len(gains))
+        factor = ratio ** (1 / len(gains))
         for path, offset in gains.items():
-            parameter = writes.open(path)
-            assign_(parameter, (full(parameter).double() + offset) * factor - offset)
+            held.setdefault(path, _rescale(path, factor, offset, writes))
+    for path, value in held.items():
+        with writes.at_rest(path):
+            assign_(writes.open(path), value)
     return "the gains of its QK-norm do not bring its sharpness to the target"
+
+
+def _rescale(path: str, factor: float, offset: float, writes: ParameterWrites) -> Tensor:
+    """Multiply a gain, to which something is added at use; return what it was."""
+    with writes.at_rest(path):
+        parameter = writes.open(path)
+        before = full(parameter).clone()
+        assign_(parameter, (before.double() + offset) * factor - offset)
+    return before
 
 
 def _gains(layer: AttentionLayer) -> dict[str, float]:
@@ -112,7 +146,7 @@ def _gains(layer: AttentionLayer) -> dict[str, float]:
                 path = join(join(layer.path, name), "weight")
                 assert layer.root is not None
                 if write_refusal(layer.root, path) is None:
-                    found[path] = 1.0 if _stores_difference(module, weight) else 0.0
+                    found[path] = 1.0 if _stores_difference(module, full(weight)) else 0.0
     return found
 
 
