@@ -27,6 +27,10 @@ if TYPE_CHECKING:  # the one list of public names; `__getattr__` imports each fr
     from wellcond.conditioning.handle import ConditioningMode as ConditioningMode
     from wellcond.conditioning.layernorm import WithoutLayerNorm as WithoutLayerNorm
     from wellcond.conditioning.layernorm import without_layernorm as without_layernorm
+    from wellcond.control.api import control_ as control_
+    from wellcond.control.control import Control as Control
+    from wellcond.control.log import ControlLog as ControlLog
+    from wellcond.control.log import ControlRecord as ControlRecord
     from wellcond.diagnosis.api import diagnose as diagnose
     from wellcond.diagnosis.monitor import Monitor as Monitor
     from wellcond.diagnosis.monitor import MonitorTier as MonitorTier

@@ -50,7 +50,7 @@ os._exit(0)
 """
 
 
-@pytest.mark.parametrize("mode", ["fsdp", "ddp"])
+@pytest.mark.parametrize("mode", ["fsdp", pytest.param("ddp", marks=pytest.mark.long)])
 def test_two_processes_train_as_one(mode: str, tmp_path: Path) -> None:
     root = Path(__file__).parents[2]
     environment = {"PYTHONPATH": f"{root / 'src'}:{root}"}

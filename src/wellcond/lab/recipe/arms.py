@@ -10,6 +10,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
+import torch
 from torch import nn
 
 import wellcond as wc
@@ -89,6 +90,18 @@ class Arm:
         except WellcondError as error:
             raise WellcondError(f"arm '{self.name}': {error}") from error
 
+    def control_(self, model: nn.Module, optimizer: torch.optim.Optimizer, done: int) -> wc.Control | None:
+        """Keep a model's attention within the arm's bands, if it has some, from a step on."""
+        if self.settings.bands is None:
+            return None
+        try:
+            # What it cannot act on is compared as it is.
+            control = wc.control_(model, optimizer, alarms=False, **self.settings.bands)
+        except (WellcondError, TypeError) as error:
+            raise WellcondError(f"arm '{self.name}': bands: {error}") from error
+        control.load_state_dict({"steps": done, "looks": done // control.every})
+        return control
+
 
 def arms_of(recipe: Recipe) -> list[Arm]:
     """Return the recipe's arms in order, controls behind their own, several strengths one by one.
@@ -113,3 +126,5 @@ def check_arms(recipe: Recipe, model: nn.Module) -> None:
         arm.planned(model, seed=0)
         if arm.settings.condition is not None:
             arm.condition_(copy.deepcopy(model))
+        if arm.settings.bands is not None:
+            arm.control_(model, torch.optim.SGD(model.parameters(), lr=0.0), 0).remove_()  # type: ignore[union-attr]

@@ -42,6 +42,7 @@ class ArmSettings(RecipeTable):
         control: controls to add, each an arm of its own: `scale`, Gaussian weights of the same scale; `rotation`, the
             products' singular values with other singular vectors; `sign`, the products' sign changed;
             `calibrated`, the default weights at the arm's sharpness and branch gain. `true` is scale.
+        bands: arguments of `wc.control_`, which then keeps the arm's attention within them while it trains.
         lr: in place of the recipe's.
     """
 
@@ -50,6 +51,7 @@ class ArmSettings(RecipeTable):
     condition: str | None = None
     strength: float | tuple[float, ...] | None = None
     control: Annotated[tuple[Control, ...], SCALE_ALONE] = ()
+    bands: dict[str, Any] | None = None
     lr: float | None = Field(None, gt=0)
 
     @model_validator(mode="after")
@@ -76,7 +78,8 @@ class Training(RecipeTable):
         warmup: part of the training.
         first_lr: where the warm-up begins.
         final_lr: where a falling schedule ends.
-        optimizer: SGD has the first of the betas for its momentum.
+        optimizer: SGD has the first of the betas for its momentum. `muon` and `head-muon` train matrices by
+            `wc.optim.Muon`, whole or a head at a time, with a rate that matches AdamW's, and the rest by AdamW.
         undecayed: parts of the names of parameters that do not decay, besides biases and gains.
         momentum_cycle: the first beta falls from the second of these to the first and comes back, as the learning rate
             of one-cycle rises and falls.
@@ -102,7 +105,7 @@ class Training(RecipeTable):
     warmup: float = Field(0.1, ge=0, le=1)
     first_lr: float = Field(0.0, ge=0)
     final_lr: float = Field(0.0, ge=0)
-    optimizer: Literal["adamw", "sgd"] = "adamw"
+    optimizer: Literal["adamw", "sgd", "muon", "head-muon"] = "adamw"
     weight_decay: float = Field(0.05, ge=0)
     undecayed: tuple[str, ...] = ()
     betas: tuple[float, float] = (0.9, 0.999)

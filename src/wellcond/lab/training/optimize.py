@@ -11,6 +11,7 @@ from torch.optim.swa_utils import get_ema_multi_avg_fn
 
 from wellcond.lab.recipe.settings import Training
 from wellcond.lab.training.data_order import learning_rate, momentum
+from wellcond.optim.muon import Muon
 
 
 def optimizer_for(model: nn.Module, lr: float, settings: Training) -> torch.optim.Optimizer:
@@ -19,9 +20,26 @@ def optimizer_for(model: nn.Module, lr: float, settings: Training) -> torch.opti
     decays = [p.dim() > 1 and not any(part in name for part in settings.undecayed) for name, p in own]
     wide, thin = ([p for (_, p), does in zip(own, decays, strict=True) if does == which] for which in (True, False))
     groups = [{"params": wide, "weight_decay": settings.weight_decay}, {"params": thin, "weight_decay": 0.0}]
+    if settings.optimizer in ("muon", "head-muon"):
+        return _muon(model, lr, settings)
     if settings.optimizer == "sgd":
         return torch.optim.SGD(groups, lr=lr, momentum=settings.betas[0])
     return torch.optim.AdamW(groups, lr=lr, betas=settings.betas, eps=settings.eps)
+
+
+def _muon(model: nn.Module, lr: float, settings: Training) -> Muon:
+    """Muon whose steps have the size of AdamW's, so that one learning rate and one decay serve both."""
+    return Muon(
+        model,
+        lr=lr,
+        per_head=settings.optimizer == "head-muon",
+        weight_decay=settings.weight_decay,
+        adjust_lr_fn="match_rms_adamw",
+        adamw_lr=lr,
+        adamw_betas=settings.betas,
+        adamw_eps=settings.eps,
+        overrides={f"*{part}*": "adamw" for part in settings.undecayed},
+    )
 
 
 def steer_(optimizer: torch.optim.Optimizer, step: int, lr: float, settings: Training) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
@@ -82,6 +83,7 @@ def train(run: Run, report: Report = lambda step, loss: None) -> str:
     wrapped: Any = torch.compile(model) if settings.compile else model
     if settings.sharding == "none":
         wrapped = accelerator.prepare(wrapped)
+    control = run.arm.control_(wrapped, optimizer, start)
     # Accelerate's wrapper is for a scaled loss; elsewhere it only costs time.
     prepared: Any = optimizer if accelerator.scaler is None else accelerator.prepare(optimizer)
     batches = Batches(run.recipe, task, run.seed, accelerator.process_index, accelerator.num_processes).since(start)
@@ -126,6 +128,8 @@ def train(run: Run, report: Report = lambda step, loss: None) -> str:
             if record.main:
                 keep_weights(run.folder.path, last)
     _look(run, model, settings.steps, record)
+    if control is not None and record.main:
+        run.folder.describe(acted=dict(Counter(one.part for one in control.log if one.acted)))
     record.end("finished", "")
     accelerator.wait_for_everyone()
     return "finished"

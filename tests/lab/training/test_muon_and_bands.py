@@ -1,0 +1,92 @@
+"""Recipes that train by Muon and keep an arm within bands: resumed to the same bits, mistakes told in one line."""
+
+from __future__ import annotations
+
+import json
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.lab.test_comparison import comparing
+from tests.laboratory import TINY, metrics, prepared, quiet, write
+from wellcond.errors import WellcondError
+from wellcond.lab.comparison import run_all, run_one
+from wellcond.lab.recipe.arms import arms_of
+from wellcond.lab.recipe.recipe import parse_recipe
+from wellcond.lab.training import train as training
+
+RECIPE = f"""{TINY.partition("[arms")[0].replace("batch = 16", 'batch = 16{nl}optimizer = "head-muon"{nl}lr = 1e-2')}
+[arms.default]
+
+[arms.kept]
+bands = {{ beta = [1e-6, 0.2], kappa = 3.0, every = 3 }}
+
+[arms.orthogonal]
+init = "orthogonal"
+condition = "shift"
+strength = 0.5
+""".replace("{nl}", "\n")
+
+
+@pytest.fixture(scope="module")
+def straight(tmp_path_factory: Any) -> Path:
+    folder = tmp_path_factory.mktemp("straight")
+    run_all(prepared(write(folder, RECIPE), folder / "out", seeds=(0,)), quiet)
+    return folder / "out"
+
+
+def test_an_arm_is_kept_within_its_bands(straight: Path) -> None:
+    described = {path.parts[-3]: json.loads(path.read_text()) for path in straight.glob("runs/*/*/run.json")}
+    assert all(run["status"] == "finished" for run in described.values()), [run["error"] for run in described.values()]
+    kept = next(run for name, run in described.items() if "kept" in name)
+    assert kept["acted"]["spectrum"] > 0
+    assert all("acted" not in run for name, run in described.items() if "kept" not in name)
+
+
+def test_muon_and_control_go_on_from_a_checkpoint_to_the_same_bits(
+    straight: Path, tmp_path: Path, monkeypatch: Any
+) -> None:
+    experiment, original = prepared(write(tmp_path, RECIPE), tmp_path / "out", seeds=(0,)), training.steer_
+
+    def interrupted(optimizer: Any, step: int, *others: Any) -> None:
+        if step == 26:
+            raise KeyboardInterrupt
+        original(optimizer, step, *others)
+
+    for arm in arms_of(experiment.recipe):
+        monkeypatch.setattr(training, "steer_", interrupted)
+        with pytest.raises(KeyboardInterrupt):
+            run_one(experiment, arm, 0)
+        monkeypatch.setattr(training, "steer_", original)
+        assert run_one(experiment, arm, 0) == "finished"
+    assert metrics(tmp_path / "out") == metrics(straight)
+
+
+@pytest.mark.long
+def test_killed_with_muon_and_control_it_goes_on_to_the_same_bits(straight: Path, tmp_path: Path) -> None:
+    path, out = write(tmp_path, RECIPE), tmp_path / "out"
+    for lines in (5, 18, 30):
+        process = comparing(path, out, "--seeds", "1")
+        while sum(text.count("\n") for text in metrics(out).values()) < lines:
+            time.sleep(0.02)
+        process.kill()
+        process.wait()
+    assert comparing(path, out, "--seeds", "1").wait().returncode == 0
+    assert metrics(out) == metrics(straight)
+
+
+@pytest.mark.parametrize(
+    ("bands", "words"),
+    [("{ beta = [0.8, 0.1] }", "least and largest"), ("{ kapa = 3 }", "kapa"), ("{ every = 0 }", "every")],
+)
+def test_bands_that_are_wrong_are_told_before_anything_is_trained(bands: str, words: str, tmp_path: Path) -> None:
+    text = RECIPE.replace("{ beta = [1e-6, 0.2], kappa = 3.0, every = 3 }", bands)
+    with pytest.raises(WellcondError, match=f"arm 'kept': bands: .*{words}"):
+        prepared(write(tmp_path, text), tmp_path / "out")
+
+
+def test_an_unknown_optimizer_is_told() -> None:
+    with pytest.raises(WellcondError, match="optimizer"):
+        parse_recipe(RECIPE.replace("head-muon", "headmuon"), "my.toml")
