@@ -65,6 +65,7 @@ bench: setup
 	$(PY) benchmarks/views.py
 	$(PY) benchmarks/scale.py
 	$(PY) benchmarks/optimizers.py
+	$(PY) benchmarks/control.py
 	$(PY) benchmarks/diagnose.py
 	$(PY) benchmarks/diagram.py
 	$(PY) benchmarks/laboratory.py

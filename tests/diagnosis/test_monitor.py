@@ -202,6 +202,7 @@ def test_averages_go_to_a_function_or_a_tracker(capsys: pytest.CaptureFixture[st
     assert [step for _, step in tracker.seen] == [7, 7, 7]
     names = {name for values, _ in tracker.seen for name in values}
     assert {"wellcond/kappa_query", "wellcond/entropy", "wellcond/kappa_jacobian", "wellcond/bound"} <= names
+    assert {"wellcond/kappa_equilibrated", "wellcond/norm_jacobian_query", "wellcond/norm_jacobian_value"} <= names
     found = wc.Monitor(small(), tokens(), every=1, log=print, alarms=False).step(7)
     lines = capsys.readouterr().out.splitlines()
     assert [line.split()[:3] for line in lines] == [["step", "7", tier] for tier in TIERS]

@@ -81,7 +81,13 @@ def images() -> Tensor:
 
 @pytest.mark.parametrize(
     ("mode", "case"),
-    [("ddp", "plain"), ("layers", "plain"), ("root", "plain"), ("layers", "QK-norm"), ("kept", "QK-norm")],
+    [
+        ("ddp", "plain"),
+        ("layers", "plain"),
+        pytest.param("root", "plain", marks=pytest.mark.long),
+        pytest.param("layers", "QK-norm", marks=pytest.mark.long),
+        ("kept", "QK-norm"),
+    ],
 )
 def test_two_processes(mode: str, case: str, tmp_path: Path) -> None:
     root = Path(__file__).parents[2]

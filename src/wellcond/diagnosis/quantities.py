@@ -159,7 +159,8 @@ def _jacobian() -> Iterator[Quantity]:
     about |= {"scale": GAIN, "log": None}
     for role in ROLES:
         label = f"‖J_{role[0].upper()}‖"
-        yield Quantity(f"norm_jacobian_{role}", label, read=readings.block_norm_reader(role), **about)
+        read = readings.block_norm_reader(role)
+        yield Quantity(f"norm_jacobian_{role}", label, read=read, **about, logged=("mean",))
     yield Quantity("sigma_max_jacobian", "σ_max(J)", read=readings.jacobian_sigma_reader("sigma_max"), **about)
     yield Quantity("sigma_min_jacobian", "σ_min(J)", read=readings.jacobian_sigma_reader("sigma_min"), **about)
 
