@@ -7,6 +7,7 @@
 """
 
 from wellcond.optim.assignment import Assignment, assign
+from wellcond.optim.block_check import BlockCheck, check_blocks
 from wellcond.optim.muon import Muon
 
-__all__ = ["Assignment", "Muon", "assign"]
+__all__ = ["Assignment", "BlockCheck", "Muon", "assign", "check_blocks"]

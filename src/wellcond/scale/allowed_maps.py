@@ -8,25 +8,18 @@ QK-norms, gates and learned keys need no description: what they do not allow cha
 from __future__ import annotations
 
 from inspect import signature
-from typing import Any
 
 import torch
 from torch import Tensor
-from torch.utils._pytree import tree_leaves
 
 from wellcond._core.keyed_random import Draw
 from wellcond._core.safe_text import briefly
-from wellcond.attention.paths import resolve
-from wellcond.attention.projection import Projection
 from wellcond.attention.replay import Call, concatenate_heads
-from wellcond.attention.storage import fetch, split_path
 from wellcond.attention.view import AttentionLayer
-from wellcond.scale.module_alone import OUTSIDE, is_whole, module_alone
+from wellcond.scale.module_alone import OUTSIDE, is_whole
 from wellcond.scale.products import PAIRS
+from wellcond.scale.random_twin import RandomTwin, same_output
 
-SAME = (
-    1e-5  # of the largest output: a module may compute in float32 inside; a map that is not allowed changes all of it
-)
 NORMALISED = "queries and keys are normalised, so their scale has no effect"
 TRIED = {"qk": ("full", "halves", "neighbours", "scalar"), "vo": ("full", "scalar")}  # the most general first
 
@@ -68,82 +61,34 @@ def _tried_on_tokens(layer: AttentionLayer, part: str, known: dict[object, Maps]
 def _tried(layer: AttentionLayer, call: Call, part: str) -> tuple[str, ...] | str:
     if not is_whole(layer):
         return OUTSIDE
-    twin = _Twin(layer, call)
+    twin = RandomTwin(layer, call)
     try:
         out = twin.run()
-        if part == "qk" and _same(twin.run_with("query", scale=3.0), out):
+        if part == "qk" and same_output(_scaled(twin, "query", 3.0), out):
             return NORMALISED
-        found = tuple(kind for kind in TRIED[part] if _same(twin.run_mapped(PAIRS[part], kind), out))
+        found = tuple(kind for kind in TRIED[part] if same_output(_mapped(twin, PAIRS[part], kind), out))
     except (RuntimeError, TypeError, ValueError, LookupError) as problem:
         return f"its module cannot be tried alone, on other weights: {briefly(problem, 100)}"
     return found or "no change of coordinates leaves its output as it is: something lies between its factors"
 
 
-def _same(a: Tensor, b: Tensor) -> bool:
-    return bool((a - b).abs().max() <= SAME * b.abs().max())
+def _scaled(twin: RandomTwin, role: str, scale: float) -> Tensor:
+    """The output with one role's weights and bias multiplied."""
+    biases = {role: twin.biases[role] * scale} if role in twin.biases else {}
+    return twin.run({role: twin.weights[role] * scale}, biases)
 
 
-class _Twin:
-    """A copy of an attention module in float64 with random weights, on what the model gave the module."""
-
-    def __init__(self, layer: AttentionLayer, call: Call) -> None:
-        view, (self.args, self.kwargs) = module_alone(layer, call.given)
-        self.module, self.projections = view.module, dict(view.projections())
-        for projection in self.projections.values():  # which are the model's own where it is in float64
-            for path in filter(None, (projection.weight.path, projection.bias)):
-                owner, name = split_path(path)
-                parameters = resolve(self.module, owner)._parameters
-                parameters[name] = fetch(self.module, path).detach().clone()  # type: ignore[assignment]
-        draw = Draw(0, "coordinates")
-        self.weights = {
-            role: draw.normal(role, *p.shape).double() * _unit(role, p) for role, p in self.projections.items()
-        }
-        self.biases = {
-            role: draw.normal(f"{role} bias", 1, p.heads, p.width)[0].double()
-            for role, p in self.projections.items()
-            if p.bias is not None and p.bias_layout is not None
-        }
-
-    def run(self) -> Tensor:
-        return self._run(self.weights, self.biases)
-
-    def run_with(self, role: str, scale: float) -> Tensor:
-        """The output with one role's weights and bias multiplied."""
-        biases = self.biases | ({role: self.biases[role] * scale} if role in self.biases else {})
-        return self._run(self.weights | {role: self.weights[role] * scale}, biases)
-
-    def run_mapped(self, roles: tuple[str, ...], kind: str) -> Tensor:
-        """The output in random coordinates of this kind."""
-        groups, width = min(self.weights[role].shape[0] for role in roles), self.weights[roles[0]].shape[2]
-        g = _random_map(kind, groups, width)
-        weights, biases = dict(self.weights), dict(self.biases)
-        for role, m in zip(roles, (g, torch.linalg.inv(g).mT), strict=True):
-            mine = m.repeat_interleave(len(weights[role]) // groups, 0)
-            weights[role] = weights[role] @ mine
-            if role in biases:
-                biases[role] = (biases[role][:, None] @ mine)[:, 0]
-        return self._run(weights, biases)
-
-    def _run(self, weights: dict[str, Tensor], biases: dict[str, Tensor]) -> Tensor:
-        for role, weight in weights.items():
-            self.projections[role].weight.layout.write_(self.projections[role].parameter(), weight)
-        for role, bias in biases.items():
-            self.projections[role].store_bias_(bias)
-        out: Any = self.module(
-            *map(_without_cache, self.args), **{k: _without_cache(v) for k, v in self.kwargs.items()}
-        )
-        return next(x for x in tree_leaves(out) if isinstance(x, Tensor) and x.is_floating_point())
-
-
-def _without_cache(value: Any) -> Any:
-    """Return an argument, but no cache: the model's pass has filled it with keys that would be seen twice."""
-    return None if any("Cache" in cls.__name__ for cls in type(value).__mro__) else value
-
-
-def _unit(role: str, projection: Projection) -> float:
-    """A scale that keeps tokens of unit size at unit size."""
-    heads, width, d = projection.shape
-    return float((heads * d if role == "output" else width) ** -0.5)
+def _mapped(twin: RandomTwin, roles: tuple[str, ...], kind: str) -> Tensor:
+    """The output in random coordinates of this kind."""
+    groups, width = min(twin.weights[role].shape[0] for role in roles), twin.weights[roles[0]].shape[2]
+    g = _random_map(kind, groups, width)
+    weights, biases = dict[str, Tensor](), dict[str, Tensor]()
+    for role, m in zip(roles, (g, torch.linalg.inv(g).mT), strict=True):
+        mine = m.repeat_interleave(len(twin.weights[role]) // groups, 0)
+        weights[role] = twin.weights[role] @ mine
+        if role in twin.biases:
+            biases[role] = (twin.biases[role][:, None] @ mine)[:, 0]
+    return twin.run(weights, biases)
 
 
 def _random_map(kind: str, groups: int, width: int) -> Tensor:
