@@ -49,6 +49,8 @@ def results() -> list[Any]:
         wc.locate(model, batch),
         wc.check_propagation(model, batch),
         wc.Thresholds(),
+        *wc.head_blocks(model).values(),
+        wc.ControlRecord(20, "sharpness", "attn", 0, "β", 1.7, 0.8),
     ]
 
 

@@ -214,6 +214,22 @@ CALLS: dict[str, Call] = {
         wc.calibrate_,
         {"model": r.model, "batch": batch(), "beta": 0.3, "branch": 0.5, "layers": None},
     ),
+    "head_blocks": lambda r: (wc.head_blocks, {"model": r.model, "inputs": batch(), "layers": None}),
+    "optim.assign": lambda r: (wc.optim.assign, {"model": r.model, "overrides": {"*bias": "adamw"}, "layers": None}),
+    "optim.check_blocks": lambda r: (wc.optim.check_blocks, {"model": r.model, "inputs": batch()}),
+    "optim.Muon": lambda r: (
+        wc.optim.Muon,
+        {"model": r.model, "lr": 0.02, "per_head": "qkv", "weight_decay": 0.1, "momentum": 0.9, "nesterov": True}
+        | {"orthogonalize": "polar", "ns_coefficients": (3.4, -4.7, 2.0), "ns_steps": 5, "eps": 1e-7}
+        | {"ns_dtype": torch.float32, "adjust_lr_fn": None, "adamw_lr": 1e-3, "adamw_betas": (0.9, 0.95)}
+        | {"adamw_eps": 1e-8, "adamw_weight_decay": 0.0, "overrides": None, "layers": None},
+    ),
+    "control_": lambda r: (
+        wc.control_,
+        {"model": r.model, "optimizer": torch.optim.AdamW(r.model.parameters()), "beta": (0.1, 0.8), "kappa": 10.0}
+        | {"max_logit": 100.0, "balance": 2.0, "audit": False, "updates": True, "rule": "bands", "every": 3}
+        | {"budget": 0.01, "act": True, "alarms": True, "batch": batch(), "examples": 2, "layers": None},
+    ),
     "condition_": lambda r: (
         wc.condition_,
         {

@@ -38,18 +38,24 @@ def moved_columns(before: Tensor, after: Tensor) -> set[int]:
     return {int(i) for i in torch.nonzero(apart > 1e-9 * before.abs().max())}
 
 
-@pytest.mark.parametrize("case", CASES.values(), ids=lambda case: case.name)
+# Attention without a softmax over tokens, and output projections that are not called as a module on joined heads.
+ELSEWHERE = {
+    *("torch-mha", "torch-mha-separate", "torch-encoder", "torch-decoder"),
+    *("torchvision-vit", "torchvision-swin", "torchvision-swin-v2"),
+    *("timm-maxvit-nchw", "timm-coatnet", "hf-nystromformer"),
+}  # wc.optim.check_blocks, which needs neither, has them all in its tests
+
+
+@pytest.mark.parametrize("case", [case for case in CASES.values() if case.name not in ELSEWHERE], ids=lambda c: c.name)
 def test_a_changed_block_moves_one_head_alone(case):
     model = case.model().double()
     blocks, batch, values = wc.head_blocks(model), case.batch(), parameters(model)
     layers = [layer for layer in wc.attention_layers(model) if layer.output is not None and layer.kind == "softmax"]
-    if not layers:
-        pytest.skip("no softmax attention with an output projection")
     layer = layers[0]
     owner = split_path(layer.output.weight.path)[0]
     before = heads_read(model, owner, batch)
-    if before is None or before.shape[-1] != layer.num_heads * layer.value.width:
-        pytest.skip("its output projection is not called as a module on concatenated heads")
+    assert before is not None
+    assert before.shape[-1] == layer.num_heads * layer.value.width
     generator, shown = torch.Generator().manual_seed(0), 0
     columns = {
         block.head: set(block.indices)

@@ -272,3 +272,22 @@ def test_wrong_arguments_are_told(options, words):
     model = nn.TransformerEncoderLayer(8, 2, 16)
     with pytest.raises(wc.errors.WellcondError, match=words):
         wc.control_(model, torch.optim.SGD(model.parameters(), lr=0.1), **options)
+
+
+def test_collapsing_updates_are_told_before_anything_is_acted_on():
+    model = MODELS["vit"](torch.float64)
+    generator = torch.Generator().manual_seed(0)
+    optimizer = torch.optim.SGD(model.parameters(), lr=1.0)
+    images = torch.randn(2, 3, 16, 16, dtype=torch.float64)
+    control = wc.control_(model, optimizer, beta=(1e-9, 1e9), max_logit=None, updates=True, every=1, batch=images)
+    weight = model.blocks[0].attn.qkv.weight
+    for step in range(6):
+        update = torch.randn(weight.shape, generator=generator, dtype=torch.float64)
+        weight.grad = 1e-4 * (update if step < 5 else torch.outer(update[:, 0], update[0]))
+        if step < 5:
+            optimizer.step()
+        else:
+            with pytest.warns(UserWarning, match="updates: .* of its usual"):
+                optimizer.step()
+    assert {record.part for record in control.log} == {"updates"}
+    assert {record.step for record in control.log} == {6}

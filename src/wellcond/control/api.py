@@ -31,6 +31,7 @@ def control_(
     kappa: Above1 | None = None,
     balance: Above1 | None = None,
     audit: bool = False,
+    updates: bool = False,
     rule: ControlRule = "bands",
     every: Count = 20,
     budget: Annotated[float, Range(0, 1, open=True)] | None = None,
@@ -50,7 +51,8 @@ def control_(
       at the same norm;
     - *balance*: W_Q a, W_K/a and W_V r, W_O/r, which is the same function, where norms differ by more than `balance`;
       at most 1.1 a look, moments of the optimizer along with it;
-    - *audit*: one exact κ_eq(J) a look, of another head each time, into the log.
+    - *audit*: one exact κ_eq(J) a look, of another head each time, into the log;
+    - *updates*: spectral entropy of what training changed since the last look; half of its usual is a warning.
 
     What cannot be acted on (views that are not verified, weights that are computed or tied, a QK-norm without a gain)
     is a warning, once, and in the log. Layers are looked at before any of them is changed.
@@ -63,6 +65,7 @@ def control_(
         kappa: largest condition number of a head's weights; None to leave it.
         balance: largest ratio of the norms of two factors; None to leave it.
         audit: whether to measure Jacobians.
+        updates: whether to watch for updates that collapse into few directions; keeps a copy of W_Q, W_K and W_V.
         rule: `"qk_clip"`: QK-clip as published, the largest logit alone (Kimi K2, 2507.20534).
         every: steps of the optimizer between two looks.
         budget: share of the time that looks may take; one that would exceed it is left out, so that two equal runs may
@@ -97,6 +100,6 @@ def control_(
         attention_layers(model).select(layers)  # a filter that picks nothing is told now, not after some steps
     bands = Bands(beta, max_logit, kappa, balance)
     found: torch.optim.Optimizer = inner(optimizer)
-    options: dict[str, Any] = {"budget": budget, "audit": audit, "act": act, "alarms": alarms}
+    options: dict[str, Any] = {"budget": budget, "audit": audit, "updates": updates, "act": act, "alarms": alarms}
     options |= {"batch": batch, "examples": examples}
     return Control(model, found, bands, every, choose=lambda views: views.select(layers), **options)

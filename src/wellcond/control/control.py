@@ -29,8 +29,10 @@ from wellcond.control.training_inputs import TrainingInputs
 from wellcond.errors import WellcondError
 from wellcond.jacobian.condition_number import spectrum
 from wellcond.jacobian.layer_heads import head_of
+from wellcond.propagation.thresholds import Thresholds
 from wellcond.scale.allowed_maps import allowed_maps
 from wellcond.scale.products import PAIRS
+from wellcond.scale.update_entropy import UpdateWatch
 
 AUDIT_OUTPUTS = 256  # rows of the Jacobian that an audit measures
 DRY = "a dry run"
@@ -62,6 +64,7 @@ class Control:
         *,
         budget: float | None,
         audit: bool,
+        updates: bool,
         act: bool,
         alarms: bool,
         batch: Any,
@@ -72,6 +75,7 @@ class Control:
         self.budget, self.audit, self.act, self.alarms, self.batch = budget, audit, act, alarms, batch
         self.log, self.steps, self.looks, self.seconds = ControlLog(), 0, 0, 0.0
         self._choose = choose
+        self._updates = UpdateWatch() if updates else None
         self._last: ParameterWrites | None = None
         self._scalable: dict[tuple[str, str], str] = {}
         self._told: set[tuple[str, str]] = set()
@@ -113,7 +117,7 @@ class Control:
             if call is not None and layer.name in chosen
         ]
         tied = shared_weights(observed.layers)
-        found: list[ControlRecord] = []
+        found = [self._keep(record) for record in self._collapsing([layer for layer, _ in seen])]
         with ParameterWrites(root) as writes:
             for layer, call in seen:
                 found += [self._keep(record) for record in self._layer(layer, call, tied, writes)]
@@ -125,6 +129,14 @@ class Control:
             found += [self._keep(self._audited(*seen[self.looks % len(seen)]))]
         self.looks += 1
         return found
+
+    def _collapsing(self, layers: list[AttentionLayer]) -> Iterator[ControlRecord]:
+        """Records of heads whose update has lost directions against earlier ones."""
+        readings = {} if self._updates is None else self._updates.look(layers)
+        for (layer, role, head), one in readings.items():
+            if one.trend is not None and one.trend < Thresholds().update:
+                name, words = f"{layer} {role}", f"{one.trend:.2f} of its usual: lower the learning rate"
+                yield ControlRecord(self.steps, "updates", name, head, "entropy", one.entropy, reason=words)
 
     def _layer(
         self, layer: AttentionLayer, call: Call, tied: set[Any], writes: ParameterWrites

@@ -17,7 +17,7 @@ class ControlRecord:
 
     Args:
         step: steps of the optimizer taken by then.
-        part: `"balance"`, `"sharpness"`, `"spectrum"`, `"norm"`, `"audit"`, or `"control"` for the control itself.
+        part: `"balance"`, `"sharpness"`, `"spectrum"`, `"updates"`, `"audit"`, or `"control"` for the control itself.
         layer: name of the layer, with the role where it is about one weight.
         head: its number; None for all of the layer.
         quantity: symbol of the number.
@@ -50,7 +50,7 @@ class ControlLog(Tabular, Sequence[ControlRecord]):
     >>> log = ControlLog()
     >>> log.add(ControlRecord(20, "sharpness", "blocks.0.attn", 3, "β", 1.7, 0.8))
     >>> print(log)
-    sharpness acted 1 times
+    sharpness acted once
     part       layer             largest  steps  acted   why not
     sharpness  blocks.0.attn  β  1.7      20     1 of 1
     """
@@ -92,5 +92,6 @@ class ControlLog(Tabular, Sequence[ControlRecord]):
             largest = f"{max(known):.3g}" if known else ""
             rows.append([part, visible(layer), quantity, largest, span, f"{acted} of {len(own)}", visible(last)])
         count = Counter(record.part for record in self._records if record.acted)
-        title = ", ".join(f"{part} acted {times} times" for part, times in count.items()) or "nothing was acted on"
+        words = [f"{part} acted {'once' if times == 1 else f'{times} times'}" for part, times in count.items()]
+        title = ", ".join(words) or "nothing was acted on"
         return ResultTable(["part", "layer", "", "largest", "steps", "acted", "why not"], rows, title)

@@ -24,7 +24,7 @@ from wellcond.diagnosis.journal import Journal
 from wellcond.diagnosis.measure.jacobians import JacobianOptions
 from wellcond.diagnosis.measure.layers import layer_record, with_conditioning
 from wellcond.diagnosis.measure.probe import Seen, look_at_layers
-from wellcond.diagnosis.measure.weights import trained_weights
+from wellcond.diagnosis.measure.weights import trained_weights, with_updates
 from wellcond.diagnosis.records import Concern, LayerRecord
 from wellcond.diagnosis.schedule import Schedule
 from wellcond.diagnosis.schema import SCHEMA
@@ -33,6 +33,7 @@ from wellcond.diagnosis.verdicts import judge
 from wellcond.errors import AttentionWarning, WellcondError
 from wellcond.init.api import LayerFilter
 from wellcond.propagation.thresholds import Severity, Thresholds
+from wellcond.scale.update_entropy import UpdateWatch
 
 MonitorTier = Literal["weights", "attention", "jacobian"]
 """A part of what a monitor measures, from the cheapest to the dearest."""
@@ -125,6 +126,7 @@ class Monitor:
         self.thresholds = thresholds or Thresholds()
         self._heads, self._size = min(heads, sum(layer.num_heads for layer in self.layers)), size
         self._known: set[tuple[str, str, str]] = set()
+        self._updates = UpdateWatch()
         self._sharded = any(is_dtensor(p) for p in model.parameters())
         if self._sharded and every is None:
             raise WellcondError(
@@ -187,7 +189,9 @@ class Monitor:
         if tier == "weights":
             trained = trained_weights(self.model)
             unseen = [Seen(layer, None, None) for layer in self.layers]
-            return [layer_record(seen, attention=False, trained=trained, brief=True) for seen in unseen]
+            updates = self._updates.look(self.layers)
+            found = (layer_record(seen, attention=False, trained=trained, brief=True) for seen in unseen)
+            return [with_updates(record, updates) for record in found]
         if tier == "attention":
             return [layer_record(seen, weights=False) for seen in look_at_layers(self.layers, self.batch)]
         chosen: dict[str, list[int]] = {}

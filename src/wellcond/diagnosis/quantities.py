@@ -191,6 +191,16 @@ def _weights() -> Iterator[Quantity]:
         yield Quantity(f"gradient_{role}", f"‖∇{symbol}‖", read=readings.gradient_of, **about, role=role)
     yield from (_weight(name, role, "effective") for name in ("sigma_min", "sigma_max") for role in SYMBOLS)
     yield from (_weight("kappa", role, "scaled") for role in SYMBOLS)
+    about = {"source": "weights", "group": "Updates since the last record"}
+    text = "updates of {symbol} collapse into few directions (entropy {value:.2f} times its usual)"
+    falling = VerdictRule("collapsing updates", text, remedies.slow_down, below="update")
+    for role in ROLES:
+        label, shown = f"entropy of Δ{SYMBOLS[role]}", about | {"role": role, "scale": SHARE}
+        meaning = "1: training moves all directions of a head alike; 0: one alone"
+        read = readings.update_reader("update")
+        yield Quantity(f"update_{role}", label, read=read, **shown, meaning=meaning, logged=("mean", "min"))
+        read, shown = readings.update_reader("update_trend"), about | {"role": role, "scale": RATIO}
+        yield Quantity(f"update_trend_{role}", f"{label} ÷ usual", read=read, **shown, verdicts=(falling,))
     yield from (_weight(name, role, "trained") for name in SPECTRUM for role in SYMBOLS)
 
 

@@ -93,6 +93,15 @@ def gradient_of(weight: Record, layer: Record) -> Reading | None:
     return None if weight.get("gradient") is None else plain_reading(weight["gradient"], _sharing(weight))
 
 
+def update_reader(name: str) -> Read:
+    """Read a number of what training has changed in a weight since the last record."""
+
+    def read(weight: Record, layer: Record) -> Reading | None:
+        return None if weight.get(name) is None else plain_reading(weight[name], _sharing(weight))
+
+    return read
+
+
 def _sharing(weight: Record) -> str:
     return f"(key/value head {weight['head']})" if weight.get("role") in SHARED else ""
 

@@ -40,6 +40,8 @@ class WeightRecord:
         trained: W alone while conditioning is on; None where nothing is added.
         scaled: `effective` with the gain of the norm before the layer and of the QK-norm; None where there is neither.
         gradient: Frobenius norm of the loss's gradient; None without a loss.
+        update: spectral entropy of what training changed since the last record, from 0 to 1; None without one.
+        update_trend: that ÷ its median over earlier records; None where there are too few.
     """
 
     role: str
@@ -48,6 +50,8 @@ class WeightRecord:
     trained: Spectrum | None = None
     scaled: Spectrum | None = None
     gradient: float | None = None
+    update: float | None = None
+    update_trend: float | None = None
 
 
 @dataclass(frozen=True)

@@ -81,6 +81,11 @@ def look_around(layer: Record, roles: Collection[str]) -> Advice:
     return "start queries and keys anew, or train on: it may be learned", _initialise(layer, '{"qk": "conditioned"}')
 
 
+def slow_down(layer: Record, roles: Collection[str]) -> Advice:
+    """Advise where updates collapse into few directions, which comes before logits explode."""
+    return "lower the learning rate, or keep its logits within bands", "wc.control_(model, optimizer)"
+
+
 def sharpen(layer: Record, roles: Collection[str]) -> Advice:
     """Advise where attention is uniform."""
     applied = _applied(layer, QK, ("shift", "polar"))

@@ -49,6 +49,7 @@ class ConcernKind(StrEnum):
     GRADIENTS_VANISH = "gradients vanish", Severity.ALARM
     SELF_ATTENDING = "self-attending", Severity.WARNING
     SATURATED = "saturated", Severity.WARNING
+    COLLAPSING_UPDATES = "collapsing updates", Severity.WARNING
     RANK_DEFICIENT = "rank deficient", Severity.WARNING
     ILL_CONDITIONED = "ill conditioned", Severity.WARNING
     RANK_DEFICIENT_JACOBIAN = "rank-deficient Jacobian", Severity.WARNING
@@ -99,6 +100,7 @@ class Thresholds:
         product: κ of a head's W_Q W_Kᵀ or W_V W_O; balanced factors have its root.
         weight: κ of a head's W_Q, W_K or W_V, which is a matter of coordinates.
         jacobian: κ_eq of a head's Jacobian.
+        update: spectral entropy of a head's update ÷ its median over earlier records, below which updates collapse.
 
     >>> import wellcond as wc
     >>> wc.propagate(6, 64, 1.0).verdict, wc.propagate(6, 64, 1.0, thresholds=Thresholds(entropy=0.8)).verdict
@@ -114,6 +116,7 @@ class Thresholds:
     product: Above = 1e8
     weight: Above = 1e4
     jacobian: Above = 1e8
+    update: Limit = 0.5
 
     # Each takes a number or a tensor of them, so that a prediction and a measurement are judged by the same line.
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 
 import torch
 from torch import Tensor, nn
@@ -14,8 +15,9 @@ from wellcond.attention.layouts import joined
 from wellcond.attention.view import QK_NORMS, AttentionLayer
 from wellcond.conditioning.existing_handles import handles_around
 from wellcond.diagnosis.readings import ROLES
-from wellcond.diagnosis.records import ProductRecord, Spectrum, WeightRecord
+from wellcond.diagnosis.records import LayerRecord, ProductRecord, Spectrum, WeightRecord
 from wellcond.scale.products import PAIRS, pair_weights, product_singular_values
+from wellcond.scale.update_entropy import UpdateReading
 
 UNIT = 2e-6  # a norm's gain is asked for in float32, and its ε shows: closer to 1 it is 1, as in every fresh model
 
@@ -56,6 +58,15 @@ def weight_records(
         fused[2] = fused[0] if plain else fused[2]
         records.append(WeightRecord(role, None, fused[0], fused[1], fused[2], whole))
     return records
+
+
+def with_updates(record: LayerRecord, updates: Mapping[tuple[str, str, int], UpdateReading]) -> LayerRecord:
+    """Return a record with what training has changed in each head's weights since the last one."""
+    weights = []
+    for weight in record.weights:
+        found = None if weight.head is None else updates.get((record.name, weight.role, weight.head))
+        weights.append(weight if found is None else replace(weight, update=found.entropy, update_trend=found.trend))
+    return replace(record, weights=tuple(weights))
 
 
 def product_records(layer: AttentionLayer, *, brief: bool = False) -> Iterator[ProductRecord]:
