@@ -242,7 +242,7 @@ def test_a_model_that_is_never_called_is_an_alarm():
     model = MODELS["vit"](torch.float64)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.0)
     wc.control_(model, optimizer, every=1)
-    with pytest.warns(UserWarning, match="was not called in training"):
+    with pytest.warns(UserWarning, match="was not called in training mode"):
         optimizer.step()
 
 
@@ -291,3 +291,118 @@ def test_collapsing_updates_are_told_before_anything_is_acted_on():
                 optimizer.step()
     assert {record.part for record in control.log} == {"updates"}
     assert {record.step for record in control.log} == {6}
+
+
+@pytest.mark.parametrize("act", [True, False])
+def test_moments_of_a_fused_weight_are_put_back(act):
+    """Both products are balanced, and their moments lie in one tensor."""
+    model = nn.TransformerEncoderLayer(8, 2, 16, dropout=0.0, batch_first=True)
+    optimizer, x = torch.optim.AdamW(model.parameters(), lr=1e-3), torch.randn(4, 5, 8)
+    model(x).square().mean().backward()
+    optimizer.step()
+    kept = copy.deepcopy((model.state_dict(), optimizer.state_dict()["state"]))
+    control = wc.control_(model, optimizer, beta=None, max_logit=None, balance=1.0001, batch=x, act=act)
+    assert len({record.layer for record in control.look()}) == 2
+    if act:
+        control.undo_()
+    assert all(torch.equal(kept[0][name], value) for name, value in model.state_dict().items())
+    for index, state in optimizer.state_dict()["state"].items():
+        assert all(torch.equal(kept[1][index][name], value) for name, value in state.items())
+
+
+def test_an_action_is_not_undone_after_further_steps():
+    model = sharp_vit()
+    optimizer = torch.optim.SGD(model.parameters(), lr=1e-3)
+    control = wc.control_(model, optimizer, beta=(1e-9, 0.05), max_logit=None, every=2)
+    train(model, optimizer, 3)
+    with pytest.raises(wc.errors.WellcondError, match="last action was at step 2"):
+        control.undo_()
+
+
+@pytest.mark.parametrize("name", ["hf-llama", "hf-gpt2", "torch-encoder"])
+def test_half_precision_comes_to_its_limit_to_rounding(name):
+    case = CASES[name]
+    batch = case.batch()
+    batch = batch.bfloat16() if isinstance(batch, Tensor) and batch.is_floating_point() else batch
+    model = case.model().bfloat16()
+    for layer in wc.attention_layers(model):
+        layer.query.write_(layer.query.read() * 50)
+    control = wc.control_(model, torch.optim.SGD(model.parameters(), lr=0.0), beta=(1e-9, 0.5), batch=batch)
+    found = [record for record in control.look() if record.part == "sharpness"]
+    assert found
+    assert all(record.after == pytest.approx(0.5, rel=0.02) for record in found)
+
+
+def test_the_log_has_what_was_measured():
+    """A QK-norm's gain is shared by the heads, so that their mean comes to the limit."""
+    case = CASES["hf-qwen3"]
+    model = case.model().double()
+    layer = wc.attention_layers(model)[0]
+    with torch.no_grad():
+        layer.module.q_norm.weight *= 40
+    before = wc.diagnose(model, case.batch(), jacobian=False).layers[0].heads
+    high = sum(head.beta for head in before) / len(before) / 2
+    control = wc.control_(model, torch.optim.SGD(model.parameters(), lr=0.0), beta=(1e-9, high), batch=case.batch())
+    found = {record.head: record for record in control.look() if record.layer == layer.name}
+    now = wc.diagnose(model, case.batch(), jacobian=False).layers[0].heads
+    assert found
+    for head, record in found.items():
+        assert record.before == pytest.approx(before[head].beta)
+        assert record.after == pytest.approx(now[head].beta)
+
+
+def alarm(model: nn.Module, call, words: str, **options) -> wc.Control:
+    optimizer = torch.optim.SGD([p for p in model.parameters() if p.requires_grad], lr=1e-3)
+    control = wc.control_(model, optimizer, **{"beta": (1e-9, 1e-3), "every": 1} | options)
+    call()
+    with pytest.warns(UserWarning, match=words):
+        optimizer.step()
+    assert not any(record.acted for record in control.log)
+    return control
+
+
+@pytest.mark.filterwarnings("ignore:Theorem")
+def test_conditioned_and_frozen_weights_are_left_alone():
+    x = torch.randn(4, 5, 8)
+    folded = nn.TransformerEncoderLayer(8, 2, 16, batch_first=True)
+    wc.condition_(folded, "shift", strength=0.1)
+    alarm(folded, lambda: folded(x).sum().backward(), "holds W . C of wc.condition_")
+    frozen = nn.TransformerEncoderLayer(8, 2, 16, batch_first=True)
+    frozen.self_attn.requires_grad_(False)
+    kept = frozen.self_attn.in_proj_weight.clone()
+    alarm(frozen, lambda: frozen(x).sum().backward(), "is frozen")
+    assert torch.equal(frozen.self_attn.in_proj_weight, kept)
+
+
+def test_inputs_that_cannot_be_cut_are_an_alarm_or_kept_whole():
+    """As many tokens as examples, with a mask; and sequences that come first."""
+    model = nn.TransformerEncoderLayer(8, 2, 16, batch_first=True)
+    alarm(model, lambda: model(torch.randn(6, 6, 8), torch.zeros(6, 6)).sum().backward(), "give batch=")
+    first = nn.TransformerEncoderLayer(8, 2, 16, dropout=0.0)
+    optimizer = torch.optim.SGD(first.parameters(), lr=0.0)
+    x = torch.randn(7, 3, 8)  # seven tokens of three examples
+    control = wc.control_(first, optimizer, beta=(1e-9, 1e-3), max_logit=None, every=1)
+    first(x).sum().backward()
+    optimizer.step()
+    assert all(record.after == pytest.approx(1e-3, rel=1e-3) for record in control.log)
+    now = wc.diagnose(first, x, jacobian=False).layers[0].heads
+    assert [head.beta for head in now] == pytest.approx([1e-3, 1e-3], rel=1e-3)
+
+
+def test_weights_that_are_not_finite_are_told():
+    model = nn.TransformerEncoderLayer(8, 2, 16, batch_first=True)
+    with torch.no_grad():
+        model.self_attn.in_proj_weight[0, 0] = torch.nan
+    alarm(model, lambda: model(torch.randn(2, 5, 8)), "not finite|not measured")
+
+
+def test_training_in_autocast_is_looked_at_in_it():
+    model = MODELS["vit"](torch.float32)
+    optimizer = torch.optim.SGD(model.parameters(), lr=1e-3)
+    control = wc.control_(model, optimizer, beta=(1e-9, 1e-3), max_logit=None, every=1)
+    images, labels = next(batches(model, torch.float32, 1))
+    with torch.autocast("cpu", torch.bfloat16):
+        value = functional.cross_entropy(model(images.bfloat16()), labels)
+    value.backward()
+    optimizer.step()
+    assert any(record.acted for record in control.log), list(control.log)

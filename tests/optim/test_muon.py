@@ -9,6 +9,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 from torch.optim._muon import _zeropower_via_newtonschulz
+from transformers import MixtralConfig, MixtralForCausalLM, Qwen3MoeConfig, Qwen3MoeForCausalLM
 
 import wellcond as wc
 from tests.attention.test_head_blocks import deepseek
@@ -270,3 +271,67 @@ def test_sparse_gradients_are_refused():
     model(torch.tensor([[1, 2]])).sum().backward()
     with pytest.raises(wc.errors.OptimizerError, match="dense"):
         optimizer.step()
+
+
+def mixture(cls, config, **more):
+    sizes = {"vocab_size": 40, "hidden_size": 32, "intermediate_size": 48, "num_hidden_layers": 2}
+    heads = {"num_attention_heads": 4, "num_key_value_heads": 2}
+    return cls(config(**sizes, **heads, **more))
+
+
+@pytest.mark.parametrize("name", ["mixtral", "qwen3-moe"])
+def test_experts_are_trained_by_muon_and_their_routers_by_adamw(name):
+    """Blocks whose only MLP is a bank of experts."""
+    if name == "mixtral":
+        model = mixture(MixtralForCausalLM, MixtralConfig, num_local_experts=4, num_experts_per_tok=2)
+    else:
+        options = {"num_experts": 4, "num_experts_per_tok": 2, "moe_intermediate_size": 16, "head_dim": 8}
+        model = mixture(Qwen3MoeForCausalLM, Qwen3MoeConfig, **options)
+    chosen = {one.name: one.algorithm for one in wc.optim.assign(model).parameters}
+    experts = {kind for key, kind in chosen.items() if ".experts." in key}
+    routers = {kind for key, kind in chosen.items() if ".gate.weight" in key or ".router." in key}
+    assert experts == {"muon"}
+    assert routers == {"adamw"}
+    assert chosen["lm_head.weight"] == chosen["model.embed_tokens.weight"] == "adamw"
+
+
+def test_blocks_without_attention_are_of_the_stack_and_a_head_in_a_list_is_not():
+    class Hybrid(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            plain = nn.Sequential(nn.Linear(8, 16), nn.GELU(), nn.Linear(16, 8))
+            self.layers = nn.ModuleList(
+                [nn.Embedding(9, 8), plain, nn.TransformerEncoderLayer(8, 2, 16), nn.Linear(8, 9)]
+            )
+
+    chosen = {one.name: one.algorithm for one in wc.optim.assign(Hybrid()).parameters}
+    assert chosen["layers.1.0.weight"] == chosen["layers.2.linear1.weight"] == "muon"
+    assert chosen["layers.3.weight"] == chosen["layers.0.weight"] == "adamw"
+
+
+def test_a_copy_trains_on():
+    model = MODELS["vit"](torch.float32)
+    optimizer = wc.optim.Muon(model, lr=0.02, per_head=True)
+    train(model, [optimizer], 2)
+    other, copied = copy.deepcopy((model, optimizer))
+    for one, own in ((model, optimizer), (other, copied)):
+        train(one, [own], 3)
+    assert all(torch.equal(a, b) for a, b in zip(model.parameters(), other.parameters(), strict=True))
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        ({"overrides": {"patch_embed.proj.weight": "muon"}}, "trains matrices"),
+        ({"overrides": {"cls_token": "muon"}}, "trains matrices"),
+        ({"overrides": {"nothing*": "adamw"}}, "fits no trained parameter"),
+        ({"per_head": "qk"}, "also holds value"),
+    ],
+)
+def test_what_muon_cannot_cut_or_train_is_told_at_the_start(options, words):
+    with pytest.raises(wc.errors.WellcondError, match=words):
+        wc.optim.Muon(MODELS["vit"](torch.float32), **options)
+
+
+def test_coefficients_may_be_whole_numbers():
+    assert newton_schulz(torch.randn(3, 4), (3, -4, 2)).shape == (3, 4)

@@ -8,7 +8,7 @@ from typing import Any
 from torch import Tensor, nn
 
 from wellcond._core.checked import checked
-from wellcond.attention.find import attention_layers, chosen_layers
+from wellcond.attention.find import attention_layers, chosen_layers, from_structure
 from wellcond.attention.head_blocks import HeadBlock, HeadBlocks
 from wellcond.attention.layers import AttentionLayers, LayerFilter
 from wellcond.attention.layouts import AnyLayout, Layout, Strided, as_matrix
@@ -36,7 +36,10 @@ def head_blocks(model: nn.Module, inputs: Any = None, layers: LayerFilter = None
     >>> blocks["in_proj_weight"][1].indices
     range(4, 8)
     """
-    views = chosen_layers(model, layers) if inputs is None else attention_layers(model, inputs).select(layers)
+    if inputs is not None:
+        views = attention_layers(model, inputs).select(layers)
+    else:
+        views = from_structure(model) if layers is None else chosen_layers(model, layers)
     cuts = _cuts(views)
     found, notes = dict[str, tuple[HeadBlock, ...]](), list[tuple[str, str]]()
     for name, parameter in matrices(unwrap(model)).items():
@@ -52,12 +55,12 @@ def matrices(root: nn.Module) -> dict[str, Tensor]:
     found: dict[int, tuple[str, Tensor]] = {}
     for path, module in walk(root):
         for name, parameter in module._parameters.items():
-            if parameter is not None and _flat(module, parameter):
+            if parameter is not None and is_matrix(module, parameter):
                 found.setdefault(id(parameter), (join(path, name), parameter))
     return dict(found.values())
 
 
-def _flat(module: nn.Module, parameter: Tensor) -> bool:
+def is_matrix(module: nn.Module, parameter: Tensor) -> bool:
     """Whether a parameter is a matrix, a bank `(count, m, n)`, a table, or a kernel of one pixel; vectors are not."""
     if parameter.ndim < 2 or parameter.numel() == max(parameter.shape):
         return False

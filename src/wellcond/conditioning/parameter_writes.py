@@ -88,7 +88,7 @@ class ParameterWrites:
         for path, value in self.before.items():
             with self.at_rest(path):  # gathered still, where a pass has failed
                 fetch(self.root, path).copy_(value)
-        for step in self._more:
+        for step in reversed(self._more):  # what two of them changed is put back to before the first
             step()
 
     def __enter__(self) -> Self:

@@ -4,6 +4,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+import torch
+
+from wellcond.attention.storage import HALF_DTYPES
+
 
 @dataclass(frozen=True)
 class Bands:
@@ -22,4 +26,6 @@ class Bands:
     balance: float | None
 
 
-CLOSE = 1e-3  # relative distance above a limit that counts as at it: weights are stored with rounding
+def at_limit(dtype: torch.dtype) -> float:
+    """Relative distance above a limit that still counts as at it: weights are stored with rounding."""
+    return 1e-2 if dtype in HALF_DTYPES else 1e-3

@@ -10,15 +10,18 @@ from typing import Any, Self
 import torch
 from torch import nn
 
+from wellcond._core.safe_text import briefly
 from wellcond._core.user_warnings import warn_user
 from wellcond.attention.apart import shared_weights, stored_weight
 from wellcond.attention.find import from_structure
 from wellcond.attention.layers import AttentionLayers
 from wellcond.attention.observe import observe
 from wellcond.attention.ordinary import ordinary
-from wellcond.attention.paths import unwrap
+from wellcond.attention.paths import resolve, unwrap
 from wellcond.attention.replay import Call
+from wellcond.attention.storage import split_path
 from wellcond.attention.view import AttentionLayer
+from wellcond.conditioning.correction_marks import followed
 from wellcond.conditioning.parameter_writes import ParameterWrites
 from wellcond.control.bands import Bands
 from wellcond.control.keep_balance import keep_balance
@@ -26,7 +29,7 @@ from wellcond.control.keep_sharpness import keep_sharpness
 from wellcond.control.keep_spectrum import keep_spectrum
 from wellcond.control.log import ControlLog, ControlRecord
 from wellcond.control.training_inputs import TrainingInputs
-from wellcond.errors import WellcondError
+from wellcond.errors import BatchError, WellcondError
 from wellcond.jacobian.condition_number import spectrum
 from wellcond.jacobian.layer_heads import head_of
 from wellcond.propagation.thresholds import Thresholds
@@ -36,7 +39,8 @@ from wellcond.scale.update_entropy import UpdateWatch
 
 AUDIT_OUTPUTS = 256  # rows of the Jacobian that an audit measures
 DRY = "a dry run"
-UNSEEN = "the model was not called in training since the last look: call it, not a part of it, or give batch=…"
+NOTHING = "no attention was seen in the layers that were asked for"
+UNSEEN = "the model was not called in training mode since the last look: call it, not a part of it, or give batch=…"
 
 
 class Control:
@@ -77,6 +81,7 @@ class Control:
         self._choose = choose
         self._updates = UpdateWatch() if updates else None
         self._last: ParameterWrites | None = None
+        self._acted_at = 0
         self._scalable: dict[tuple[str, str], str] = {}
         self._told: set[tuple[str, str]] = set()
         self._started = time.perf_counter()
@@ -86,9 +91,12 @@ class Control:
 
     def _stepped(self, *_: Any) -> None:
         self.steps += 1
-        if self.steps % self.every == 0 and self._affordable():
+        if self.steps % self.every == 0:
             begun = time.perf_counter()
-            self.look()
+            if self._affordable():
+                with self._inputs.as_called():
+                    self.look()
+            self._inputs.take()  # what a look was left out for is not what the next one is to see
             self.seconds += time.perf_counter() - begun
         self._inputs.wanted = (self.steps + 1) % self.every == 0
 
@@ -109,13 +117,21 @@ class Control:
         if inputs is None:
             return [self._keep(ControlRecord(self.steps, "control", "", None, "", None, reason=UNSEEN))]
         root = unwrap(self.model)
-        observed = observe(root, from_structure(self.model), inputs)
+        try:
+            observed = observe(root, from_structure(self.model), inputs)
+        except BatchError as problem:
+            if self.batch is not None:
+                raise
+            words = f"{briefly(problem, 200)}: give batch=…"
+            return [self._keep(ControlRecord(self.steps, "control", "", None, "", None, reason=words))]
         chosen = {layer.name for layer in self._choose(observed.layers)}
         seen = [
             (layer, call)
             for layer, call in zip(observed.layers, observed.calls, strict=True)
             if call is not None and layer.name in chosen
         ]
+        if not seen:
+            return [self._keep(ControlRecord(self.steps, "control", "", None, "", None, reason=NOTHING))]
         tied = shared_weights(observed.layers)
         found = [self._keep(record) for record in self._collapsing([layer for layer, _ in seen])]
         with ParameterWrites(root) as writes:
@@ -124,7 +140,7 @@ class Control:
             if not self.act:
                 writes.undo_()
         if self.act and any(record.acted for record in found):
-            self._last = writes
+            self._last, self._acted_at = writes, self.steps
         if self.audit and seen:
             found += [self._keep(self._audited(*seen[self.looks % len(seen)]))]
         self.looks += 1
@@ -162,6 +178,11 @@ class Control:
             reason = projection.refusal()
             if reason:
                 return reason
+            owner, name = split_path(projection.weight.path)
+            if followed(resolve(unwrap(self.model), owner), name):
+                return f"'{projection.weight.path}' holds W + C of wc.condition_"
+            if not projection.parameter().requires_grad:
+                return f"'{projection.weight.path}' is frozen"
             if stored_weight(projection) in tied:
                 return f"'{projection.weight.path}' is tied: another role or layer reads the same weights"
         return ""
@@ -203,6 +224,11 @@ class Control:
         """Put back the weights and moments that the last action changed."""
         if self._last is None:
             raise WellcondError("there is no action to undo")
+        if self.steps != self._acted_at:
+            raise WellcondError(
+                f"the last action was at step {self._acted_at}, and steps since then are in the same weights: undo it "
+                "before the next one"
+            )
         self._last.undo_()
         self._last = None
 

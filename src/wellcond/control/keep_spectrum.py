@@ -10,7 +10,7 @@ from wellcond._core.linalg import conditions, eigenvalues, wide
 from wellcond.attention.roles import QKV
 from wellcond.attention.view import AttentionLayer
 from wellcond.conditioning.parameter_writes import ParameterWrites
-from wellcond.control.bands import CLOSE
+from wellcond.control.bands import at_limit
 from wellcond.control.limit_condition import limit_condition
 from wellcond.control.log import ControlRecord
 
@@ -25,7 +25,7 @@ def keep_spectrum(layer: AttentionLayer, limit: float, step: int, writes: Parame
             yield ControlRecord(step, "spectrum", f"{layer.name} {role}", None, "κ", None, reason="it is not finite")
             continue
         found = conditions(eigenvalues(gram).flip(1).clamp_min(0.0).sqrt(), max(weights.shape[1:]))
-        above = found > limit * (1 + CLOSE)
+        above = found > limit * (1 + at_limit(projection.parameter().dtype))
         if not bool(above.any()):
             continue
         weights[above] = limit_condition(weights[above], limit)

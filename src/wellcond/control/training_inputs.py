@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
 from typing import Any
 
 import torch
@@ -10,6 +12,7 @@ from torch.utils._pytree import tree_leaves, tree_map
 
 from wellcond._core.deferred_torch import not_compiled
 from wellcond.attention.capture import bound_arguments
+from wellcond.attention.ordinary import DEVICES
 from wellcond.attention.paths import unwrap
 
 
@@ -27,6 +30,7 @@ class TrainingInputs:
     def __init__(self, model: nn.Module, examples: int) -> None:
         self.examples, self.wanted = examples, True
         self._kept: dict[str, Any] | None = None
+        self._autocast: list[tuple[str, torch.dtype]] = []
         self._hook = model.register_forward_pre_hook(self._keep, with_kwargs=True)
 
     @not_compiled
@@ -34,14 +38,23 @@ class TrainingInputs:
     def _keep(self, model: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         if self.wanted and self._kept is None and model.training:
             given = bound_arguments(unwrap(model), args, kwargs)
-            batch = next((x.shape[0] for x in tree_leaves(given) if isinstance(x, Tensor) and x.ndim), 0)
-            self._kept = tree_map(lambda x: self._first(x, batch), given)
+            tensors = [x for x in tree_leaves(given) if isinstance(x, Tensor) and x.ndim]
+            # Cut only where every tensor has the examples first: a mask or positions may have something else there.
+            alike = len({x.shape[0] for x in tensors}) == 1
+            first = all(getattr(module, "batch_first", True) for module in model.modules())
+            some = self.examples if alike and first else None
+            self._kept = tree_map(lambda x: x[:some].detach().clone() if isinstance(x, Tensor) and x.ndim else x, given)
+            self._autocast = [
+                (kind, torch.get_autocast_dtype(kind)) for kind in DEVICES if torch.is_autocast_enabled(kind)
+            ]
 
-    def _first(self, value: Any, batch: int) -> Any:
-        if not isinstance(value, Tensor):
-            return value
-        some = value[: self.examples] if value.ndim and value.shape[0] == batch else value
-        return some.detach().clone()
+    @contextmanager
+    def as_called(self) -> Iterator[None]:
+        """Go into the autocast in which the model was called."""
+        with ExitStack() as stack:
+            for kind, dtype in self._autocast:
+                stack.enter_context(torch.autocast(kind, dtype))
+            yield
 
     def take(self) -> dict[str, Any] | None:
         """Return what was kept, by the names of arguments, and forget it; None if the model was not called."""

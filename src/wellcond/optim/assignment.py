@@ -14,8 +14,9 @@ from wellcond._core.result_table import ResultTable, Tabular
 from wellcond._core.text_tables import numberless, span
 from wellcond.attention.blocks import is_linear
 from wellcond.attention.find import chosen_layers
+from wellcond.attention.head_partition import is_matrix
 from wellcond.attention.layers import AttentionLayers, LayerFilter
-from wellcond.attention.paths import inside, join, resolve, unwrap, walk
+from wellcond.attention.paths import join, resolve, unwrap, walk
 from wellcond.errors import ArgumentError
 
 Algorithm = Literal["muon", "adamw"]
@@ -76,10 +77,10 @@ class Assignment(Tabular):
 def assign(
     model: nn.Module, overrides: Mapping[str, Algorithm] | None = None, layers: LayerFilter = None
 ) -> Assignment:
-    """Return which parameters Muon is to train: the linear maps of the blocks that attention is in, and their siblings.
+    """Return which parameters Muon is to train: linear maps of the blocks in the stacks that attention is in.
 
     AdamW has the rest: embeddings and what is tied to them, heads, stems and poolers, norms, biases, tables of
-    positions, convolutions. Parameters that are not trained are left out.
+    positions, routers, convolutions. Parameters that are not trained are left out.
 
     Args:
         model: any model.
@@ -93,47 +94,74 @@ def assign(
     """
     root = unwrap(model)
     views = chosen_layers(model, layers)
-    stacks = _stacks(root, views)
-    headed = {p.weight.path for layer in views for _, p in layer.projections()}
-    embeddings = {id(module.weight) for _, module in walk(root) if isinstance(module, nn.Embedding)}
-    found: dict[int, Assigned] = {}
+    places = _Places(root, views)
+    unused, found = dict(overrides or {}), dict[int, Assigned]()
     for path, module in walk(root):
         for own, parameter in module._parameters.items():
             if parameter is None or not parameter.requires_grad or id(parameter) in found:
                 continue
             name = join(path, own)
-            algorithm, reason = _rule(name, parameter, module, embeddings, headed, stacks)
+            algorithm, reason = places.rule(path, own, module, parameter)
             for pattern, wanted in (overrides or {}).items():
                 if fnmatch.fnmatchcase(name, pattern):
                     algorithm, reason = wanted, f"by '{pattern}'"
-            if algorithm == "muon" and parameter.ndim < 2:
+                    unused.pop(pattern, None)
+            if algorithm == "muon" and not is_matrix(module, parameter):
                 raise ArgumentError(f"Muon trains matrices; '{name}' has shape {tuple(parameter.shape)}")
             found[id(parameter)] = Assigned(name, parameter, algorithm, reason)
+    if unused:
+        raise ArgumentError(f"overrides: '{next(iter(unused))}' fits no trained parameter")
     return Assignment(tuple(found.values()))
 
 
-def _stacks(root: nn.Module, layers: AttentionLayers) -> set[str]:
-    """Paths of the residual blocks, or of the list that holds them: blocks without attention are in it, too."""
-    found = set()
-    for block in layers.blocks:
-        parent = block.name.rpartition(".")[0]
-        found.add(parent if isinstance(resolve(root, parent), nn.ModuleList) else block.name)
-    return found
+class _Places:
+    """Where the parameters of a model lie: in attention, in the blocks of a stack, or outside."""
+
+    def __init__(self, root: nn.Module, layers: AttentionLayers) -> None:
+        self.root = root
+        self.headed = {p.weight.path for layer in layers for _, p in layer.projections()}
+        self.embeddings = {id(module.weight) for _, module in walk(root) if isinstance(module, nn.Embedding)}
+        blocks = [_numbered(layer.path) or (layer.block.name if layer.block else layer.path) for layer in layers]
+        self.blocks = {numberless(path) for path in blocks}
+
+    def rule(self, path: str, own: str, module: nn.Module, parameter: Tensor) -> tuple[Algorithm, str]:
+        """The algorithm of a parameter, and why."""
+        name = join(path, own)
+        if parameter.ndim < 2 or parameter.numel() == max(parameter.shape):
+            return "adamw", "a vector"
+        if id(parameter) in self.embeddings:
+            return "adamw", "an embedding"
+        if name in self.headed:
+            return "muon", "a linear map of attention"
+        if not self._in_a_block(path):
+            return "adamw", OUTSIDE
+        if self._routes(path):
+            return "adamw", "a router of experts"
+        if is_linear(module):
+            return "muon", "a linear map of a block"
+        if parameter.ndim == 3 and "expert" in name:
+            return "muon", "linear maps of experts"
+        return "adamw", "no linear map"
+
+    def _in_a_block(self, path: str) -> bool:
+        """Whether a module lies inside a block of a stack that attention is in, blocks without attention among them."""
+        parts = numberless(path).split(".")
+        # Not the block itself: a head may be a member of the same list.
+        inner = (".".join(parts[:end]) for end in range(len(parts)))
+        return "" in self.blocks or any(prefix in self.blocks for prefix in inner)
+
+    def _routes(self, path: str) -> bool:
+        """Whether a module is what a mixture chooses its experts by."""
+        owner, _, name = path.rpartition(".")
+        return (name in ("router", "gate") and hasattr(resolve(self.root, owner), "experts")) or ".router" in f".{path}"
 
 
-def _rule(
-    name: str, parameter: Tensor, module: nn.Module, embeddings: set[int], headed: set[str], stacks: set[str]
-) -> tuple[Algorithm, str]:
-    if parameter.ndim < 2 or parameter.numel() == max(parameter.shape):
-        return "adamw", "a vector"
-    if id(parameter) in embeddings:
-        return "adamw", "an embedding"
-    if name in headed:
-        return "muon", "a linear map of attention"
-    if not any(inside(name, stack) for stack in stacks):
-        return "adamw", OUTSIDE
-    if is_linear(module):
-        return "muon", "a linear map of a block"
-    if parameter.ndim == 3 and "expert" in name:
-        return "muon", "linear maps of experts"
-    return "adamw", "no linear map"
+def _numbered(path: str) -> str:
+    """The innermost part of a path that is numbered, as the members of a stack are; empty if none is.
+
+    >>> _numbered("encoder.block.0.layer.1.attention"), _numbered("self_attn")
+    ('encoder.block.0.layer.1', '')
+    """
+    parts = path.split(".")
+    last = max((index for index, part in enumerate(parts) if part.isdigit()), default=-1)
+    return ".".join(parts[: last + 1])

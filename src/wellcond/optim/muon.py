@@ -99,7 +99,7 @@ class Muon(Optimizer):
         roles = _cut_roles(per_head)
         matrices, rest = self.assignment.of("muon"), self.assignment.of("adamw")
         self._parts: dict[Tensor, tuple[HeadBlock, ...]] = {
-            one.parameter: _chosen(self.blocks[one.name], roles) for one in matrices
+            one.parameter: _chosen(one.name, self.blocks[one.name], roles) for one in matrices
         }
         muon = {
             "algorithm": "muon",
@@ -119,6 +119,10 @@ class Muon(Optimizer):
         groups: list[dict[str, Any]] = [{"params": [one.parameter for one in matrices]} | muon]
         groups.append({"params": [one.parameter for one in rest]})
         super().__init__([group for group in groups if group["params"]], other)  # which is for groups added later, too
+
+    def __getstate__(self) -> dict[str, Any]:
+        """What copies and pickles keep: torch keeps groups and moments alone, and heads are found at the start."""
+        return super().__getstate__() | {name: self.__dict__[name] for name in ("assignment", "blocks", "_parts")}
 
     @torch.no_grad()
     def step(self, closure: Callable[[], float] | None = None) -> float | None:  # type: ignore[override]
@@ -227,10 +231,16 @@ def _cut_roles(per_head: bool | str) -> str:
     return letters
 
 
-def _chosen(blocks: tuple[HeadBlock, ...], roles: str) -> tuple[HeadBlock, ...]:
+def _chosen(name: str, blocks: tuple[HeadBlock, ...], roles: str) -> tuple[HeadBlock, ...]:
     """The blocks of a matrix; itself if nothing of it is cut."""
-    cut = [block for block in blocks if block.role and block.role[0] in roles]
-    return blocks if len(cut) == sum(bool(block.role) for block in blocks) and cut else (HeadBlock(),)
+    cut = {block.role for block in blocks if block.role and block.role[0] in roles}
+    whole = {block.role for block in blocks if block.role} - cut
+    if cut and whole:
+        raise OptimizerError(
+            f"per_head={roles!r} cuts {' and '.join(sorted(cut))} of '{name}', which also holds "
+            f"{' and '.join(sorted(whole))}: name all of its roles, or none"
+        )
+    return blocks if cut else (HeadBlock(),)
 
 
 def _chunks(parameters: list[Tensor]) -> Iterator[list[Tensor]]:

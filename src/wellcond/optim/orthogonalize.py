@@ -64,7 +64,7 @@ def newton_schulz(
 
 
 def _each_step(coefficients: Coefficients | Sequence[Coefficients]) -> chain[Coefficients]:
-    several = [coefficients] if isinstance(coefficients[0], float) else coefficients
+    several = [coefficients] if isinstance(coefficients[0], (int, float)) else coefficients
     return chain(several, repeat(several[-1]))  # type: ignore[arg-type]
 
 

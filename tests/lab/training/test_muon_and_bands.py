@@ -8,14 +8,18 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 
 from tests.lab.test_comparison import comparing
 from tests.laboratory import TINY, metrics, prepared, quiet, write
+from tests.training import vit
 from wellcond.errors import WellcondError
 from wellcond.lab.comparison import run_all, run_one
 from wellcond.lab.recipe.arms import arms_of
 from wellcond.lab.recipe.recipe import parse_recipe
+from wellcond.lab.recipe.settings import Training
 from wellcond.lab.training import train as training
+from wellcond.lab.training.optimize import optimizer_for, steer_
 
 RECIPE = f"""{TINY.partition("[arms")[0].replace("batch = 16", 'batch = 16{nl}optimizer = "head-muon"{nl}lr = 1e-2')}
 [arms.default]
@@ -90,3 +94,25 @@ def test_bands_that_are_wrong_are_told_before_anything_is_trained(bands: str, wo
 def test_an_unknown_optimizer_is_told() -> None:
     with pytest.raises(WellcondError, match="optimizer"):
         parse_recipe(RECIPE.replace("head-muon", "headmuon"), "my.toml")
+
+
+@pytest.mark.parametrize("optimizer", ["adamw", "muon"])
+def test_the_same_parameters_decay_under_every_optimizer(optimizer: str) -> None:
+    """All matrices but those that a recipe names: embeddings and heads, which Muon leaves to AdamW, among them."""
+    model = vit(torch.float32)
+    settings = Training(optimizer=optimizer, undecayed=("qkv",))
+    found = optimizer_for(model, 1e-3, settings)
+    decay = {id(p): group["weight_decay"] for group in found.param_groups for p in group["params"]}
+    for name, p in model.named_parameters():
+        assert decay[id(p)] == (0.05 if p.ndim > 1 and "qkv" not in name else 0.0), name
+    if optimizer == "muon":
+        kinds = {id(p): group["algorithm"] for group in found.param_groups for p in group["params"]}
+        assert kinds[id(model.blocks[0].attn.qkv.weight)] == "muon"
+
+
+def test_a_cycle_of_momentum_reaches_muon() -> None:
+    settings = Training(optimizer="muon", schedule="one-cycle", momentum_cycle=(0.85, 0.95))
+    found = optimizer_for(vit(torch.float32), 1e-3, settings)
+    steer_(found, 30, 1e-3, settings)
+    first = {group["betas"][0] for group in found.param_groups if group["algorithm"] == "adamw"}
+    assert {group["momentum"] for group in found.param_groups if group["algorithm"] == "muon"} == first

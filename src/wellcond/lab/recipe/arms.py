@@ -96,7 +96,7 @@ class Arm:
             return None
         try:
             # What it cannot act on is compared as it is.
-            control = wc.control_(model, optimizer, alarms=False, **self.settings.bands)
+            control = wc.control_(model, optimizer, **{"alarms": False, **self.settings.bands})
         except (WellcondError, TypeError) as error:
             raise WellcondError(f"arm '{self.name}': bands: {error}") from error
         control.load_state_dict({"steps": done, "looks": done // control.every})

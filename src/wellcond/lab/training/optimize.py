@@ -17,19 +17,22 @@ from wellcond.optim.muon import Muon
 def optimizer_for(model: nn.Module, lr: float, settings: Training) -> torch.optim.Optimizer:
     """Return the recipe's optimizer: matrices decay; biases and gains do not, nor what the recipe names."""
     own = [(name, p) for name, p in model.named_parameters() if p.requires_grad]
-    decays = [p.dim() > 1 and not any(part in name for part in settings.undecayed) for name, p in own]
-    wide, thin = ([p for (_, p), does in zip(own, decays, strict=True) if does == which] for which in (True, False))
-    groups = [{"params": wide, "weight_decay": settings.weight_decay}, {"params": thin, "weight_decay": 0.0}]
+    thin = {p for name, p in own if p.dim() < 2 or any(part in name for part in settings.undecayed)}
     if settings.optimizer in ("muon", "head-muon"):
-        return _muon(model, lr, settings)
+        return _muon(model, lr, settings, thin)
+    wide = [p for _, p in own if p not in thin]
+    groups = [
+        {"params": wide, "weight_decay": settings.weight_decay},
+        {"params": [p for _, p in own if p in thin], "weight_decay": 0.0},
+    ]
     if settings.optimizer == "sgd":
         return torch.optim.SGD(groups, lr=lr, momentum=settings.betas[0])
     return torch.optim.AdamW(groups, lr=lr, betas=settings.betas, eps=settings.eps)
 
 
-def _muon(model: nn.Module, lr: float, settings: Training) -> Muon:
+def _muon(model: nn.Module, lr: float, settings: Training, thin: set[nn.Parameter]) -> Muon:
     """Muon whose steps have the size of AdamW's, so that one learning rate and one decay serve both."""
-    return Muon(
+    optimizer = Muon(
         model,
         lr=lr,
         per_head=settings.optimizer == "head-muon",
@@ -38,8 +41,14 @@ def _muon(model: nn.Module, lr: float, settings: Training) -> Muon:
         adamw_lr=lr,
         adamw_betas=settings.betas,
         adamw_eps=settings.eps,
-        overrides={f"*{part}*": "adamw" for part in settings.undecayed},
+        adamw_weight_decay=settings.weight_decay,
     )
+    for group in list(optimizer.param_groups):
+        apart = [p for p in group["params"] if p in thin]
+        group["params"] = [p for p in group["params"] if p not in thin]
+        if apart:
+            optimizer.add_param_group(group | {"params": apart, "weight_decay": 0.0})
+    return optimizer
 
 
 def steer_(optimizer: torch.optim.Optimizer, step: int, lr: float, settings: Training) -> None:
@@ -47,7 +56,9 @@ def steer_(optimizer: torch.optim.Optimizer, step: int, lr: float, settings: Tra
     rate, first = learning_rate(step, lr, settings), momentum(step, settings)
     for group in optimizer.param_groups:
         group["lr"] = rate
-        if "betas" in group:
+        if group.get("algorithm") == "muon":
+            group["momentum"] = group["momentum"] if settings.momentum_cycle is None else first
+        elif "betas" in group:
             group["betas"] = (first, settings.betas[1])
         else:
             group["momentum"] = first
