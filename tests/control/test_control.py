@@ -406,3 +406,15 @@ def test_training_in_autocast_is_looked_at_in_it():
     value.backward()
     optimizer.step()
     assert any(record.acted for record in control.log), list(control.log)
+
+
+def test_audits_go_round_all_layers_and_heads():
+    model = MODELS["vit"](torch.float64)
+    images = torch.randn(1, 3, 16, 16, dtype=torch.float64)
+    bands = {"beta": None, "max_logit": None}
+    control = wc.control_(model, torch.optim.SGD(model.parameters(), lr=0.0), **bands, audit=True, batch=images)
+    for _ in range(2 * HEADS):
+        control.look()
+    seen = {(record.layer, record.head) for record in control.log}
+    assert seen == {(f"blocks.{block}.attn", head) for block in range(2) for head in range(HEADS)}
+    assert all(record.before > 1 for record in control.log)

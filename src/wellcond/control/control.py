@@ -141,8 +141,12 @@ class Control:
                 writes.undo_()
         if self.act and any(record.acted for record in found):
             self._last, self._acted_at = writes, self.steps
-        if self.audit and seen:
-            found += [self._keep(self._audited(*seen[self.looks % len(seen)]))]
+            if self._updates is not None:  # an action is no update of training's
+                self._updates.remember(layer for layer, _ in seen)
+        if self.audit:
+            round_, index = divmod(self.looks, len(seen))  # another layer each time, then another head
+            layer, call = seen[index]
+            found += [self._keep(self._audited(layer, call, round_ % max(layer.num_heads, 1)))]
         self.looks += 1
         return found
 
@@ -197,9 +201,8 @@ class Control:
             self._scalable[key] = "" if "scalar" in maps and not isinstance(maps, str) else str(maps)
         return not self._scalable[key]
 
-    def _audited(self, layer: AttentionLayer, call: Call) -> ControlRecord:
-        """One exact κ_eq(J), of another head each time, with κ(J) beside it."""
-        head = self.looks % max(layer.num_heads, 1)
+    def _audited(self, layer: AttentionLayer, call: Call, head: int) -> ControlRecord:
+        """One exact κ_eq(J), with κ(J) beside it."""
         try:
             one = head_of(layer, call, head, sequences=[0])
             found = spectrum(one, rows=max(1, min(one.rows, AUDIT_OUTPUTS // max(one.value_width, 1))))

@@ -85,6 +85,12 @@ class UpdateWatch:
                             found[layer.name, role, head] = self._reading((layer.name, role, head), entropy)
         return found
 
+    def remember(self, layers: Iterable[AttentionLayer]) -> None:
+        """Take the weights as they are now for those that the next look compares with."""
+        for layer in layers:
+            for role, projection in layer.projections(*QKV):
+                self._weights[layer.name, role] = projection.read()
+
     def _reading(self, key: tuple[str, str, int], entropy: float) -> UpdateReading:
         past = self._past.setdefault(key, deque(maxlen=REMEMBERED))
         trend = entropy / statistics.median(past) if len(past) >= NEEDED and statistics.median(past) else None
