@@ -33,7 +33,7 @@ $ {command}
 {table}
 ```
 
-{runs} runs, {minutes:.2g} minutes of training in all; {machine}. [The page]({page}).
+{runs} runs, {minutes:.3g} minutes of training in all; {machine}. [The page]({page}).
 <!-- end -->"""
 
 
