@@ -300,6 +300,7 @@ CALLS: dict[str, Call] = {
             "heads": 1,
             "size": 16,
             "alarms": False,
+            "updates": True,
         },
     ),
     "Monitor.step": lambda r: (wc.Monitor(r.model, batch(), every=3, alarms=False).step, {"step": 3}),

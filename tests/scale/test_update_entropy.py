@@ -27,7 +27,7 @@ def test_a_monitor_warns_when_updates_collapse():
     """Nothing is wrong with the weights yet: they have moved along one direction since the last look."""
     model, generator = small(), torch.Generator().manual_seed(0)
     attention = model.layers[1].self_attn
-    monitor = wc.Monitor(model, tokens(), every=1, tiers=["weights"])
+    monitor = wc.Monitor(model, tokens(), every=1, tiers=["weights"], updates=True)
 
     def move(update):
         with torch.no_grad():

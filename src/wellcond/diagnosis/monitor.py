@@ -77,6 +77,8 @@ class Monitor:
         layers: a name, a pattern or several; all if None.
         heads: Jacobians per record.
         size: outputs of a Jacobian; longer sequences are measured at evenly spaced query rows.
+        updates: whether to measure what training changed between two records, head by head; keeps a copy of W_Q, W_K
+            and W_V, and the first record of a resumed run has none.
         alarms: whether to warn.
         thresholds: of the verdicts.
 
@@ -107,6 +109,7 @@ class Monitor:
         layers: LayerFilter = None,
         heads: Count = 1,
         size: Count = 256,
+        updates: bool = False,
         alarms: bool = True,
         thresholds: Thresholds | None = None,
     ) -> None:
@@ -126,7 +129,7 @@ class Monitor:
         self.thresholds = thresholds or Thresholds()
         self._heads, self._size = min(heads, sum(layer.num_heads for layer in self.layers)), size
         self._known: set[tuple[str, str, str]] = set()
-        self._updates = UpdateWatch()
+        self._updates = UpdateWatch() if updates else None
         self._sharded = any(is_dtensor(p) for p in model.parameters())
         if self._sharded and every is None:
             raise WellcondError(
@@ -189,7 +192,7 @@ class Monitor:
         if tier == "weights":
             trained = trained_weights(self.model)
             unseen = [Seen(layer, None, None) for layer in self.layers]
-            updates = self._updates.look(self.layers)
+            updates = {} if self._updates is None else self._updates.look(self.layers)
             found = (layer_record(seen, attention=False, trained=trained, brief=True) for seen in unseen)
             return [with_updates(record, updates) for record in found]
         if tier == "attention":

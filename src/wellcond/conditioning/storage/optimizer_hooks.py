@@ -43,7 +43,7 @@ def inner(optimizer: Any) -> Optimizer:
         wrapped = getattr(optimizer, "optimizer", None)
         if wrapped is None:
             raise OptimizerError(
-                f"an optimizer is one of torch or a wrapper with .optimizer; got {type(optimizer).__name__}"
+                f"this takes a torch optimizer or a wrapper with .optimizer; got {type(optimizer).__name__}"
             )
         optimizer = wrapped
     return optimizer
