@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import itertools
 import math
 import warnings
 
@@ -418,3 +419,24 @@ def test_audits_go_round_all_layers_and_heads():
     seen = {(record.layer, record.head) for record in control.log}
     assert seen == {(f"blocks.{block}.attn", head) for block in range(2) for head in range(HEADS)}
     assert all(record.before > 1 for record in control.log)
+
+
+def test_a_budget_is_a_share_of_the_time_of_steps(monkeypatch):
+    """Steps of one second and looks of a tenth: within a hundredth, one look in ten steps, whatever pauses between."""
+    now = [0.0]
+    monkeypatch.setattr("wellcond.control.control.time.perf_counter", lambda: now[0])
+    model = nn.TransformerEncoderLayer(8, 2, 16, batch_first=True)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.0)
+    control = wc.control_(model, optimizer, every=1, budget=0.01, batch=torch.randn(1, 5, 8), alarms=False)
+    looks = []
+
+    def look():
+        looks.append(control.steps)
+        now[0] += 0.1
+
+    monkeypatch.setattr(control, "look", look)
+    for step in range(60):
+        now[0] += 1.0 if step != 30 else 1000.0
+        optimizer.step()
+    assert looks[0] == 1
+    assert all(9 <= b - a <= 11 for a, b in itertools.pairwise(looks))

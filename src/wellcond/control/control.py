@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import statistics
 import time
+from collections import deque
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from typing import Any, Self
@@ -37,6 +39,7 @@ from wellcond.scale.allowed_maps import allowed_maps
 from wellcond.scale.products import PAIRS
 from wellcond.scale.update_entropy import UpdateWatch
 
+STEPS_TIMED = 50  # of which the median is what a step takes
 AUDIT_OUTPUTS = 256  # rows of the Jacobian that an audit measures
 DRY = "a dry run"
 NOTHING = "no attention was seen in the layers that were asked for"
@@ -85,12 +88,18 @@ class Control:
         self._scalable: dict[tuple[str, str], str] = {}
         self._told: set[tuple[str, str]] = set()
         self._started = time.perf_counter()
+        self._before: float | None = None  # when the last step was done
+        self._durations: deque[float] = deque(maxlen=STEPS_TIMED)
+        self._trained = 0.0  # seconds of all steps, each as long as is usual
         self._inputs = TrainingInputs(model, examples)
         self._inputs.wanted = every == 1
         self._hook = optimizer.register_step_post_hook(self._stepped)
 
     def _stepped(self, *_: Any) -> None:
         self.steps += 1
+        if self._before is not None:
+            self._durations.append(time.perf_counter() - self._before)
+            self._trained += statistics.median(self._durations)  # tests and pauses between two steps earn nothing
         if self.steps % self.every == 0:
             begun = time.perf_counter()
             if self._affordable():
@@ -99,9 +108,10 @@ class Control:
             self._inputs.take()  # what a look was left out for is not what the next one is to see
             self.seconds += time.perf_counter() - begun
         self._inputs.wanted = (self.steps + 1) % self.every == 0
+        self._before = time.perf_counter()
 
     def _affordable(self) -> bool:
-        return self.budget is None or self.seconds <= self.budget * (time.perf_counter() - self._started)
+        return self.budget is None or self.seconds <= self.budget * self._trained
 
     @property
     def overhead(self) -> float:
