@@ -25,7 +25,7 @@ from wellcond._core.text_tables import table
 
 RESULTS = Path(__file__).parent / "results" / "control.json"
 BAR = 1.01
-ROUNDS, EVERY, IMAGES = 4, 20, 8
+ROUNDS, EVERY, IMAGES = 3, 20, 8
 
 
 def trainer() -> tuple[nn.Module, torch.optim.Optimizer, Callable[[], None]]:
