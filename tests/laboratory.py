@@ -11,9 +11,13 @@ import time
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 from tests.preloaded import torchrun
-from wellcond.lab.comparison import Experiment, prepare_comparison
+from wellcond.lab.comparison import Experiment, prepare_comparison, run_one
+from wellcond.lab.recipe.arms import arms_of
 from wellcond.lab.recipe.recipe import load_recipe
+from wellcond.lab.training import train as training
 
 TINY = """
 title = "tiny"
@@ -61,6 +65,23 @@ def write(folder: Path, text: str = TINY) -> Path:
 
 def prepared(path: Path, out: Path, **changes: Any) -> Experiment:
     return prepare_comparison(load_recipe(path, **changes), out)
+
+
+def interrupt_and_resume(experiment: Experiment, monkeypatch: Any) -> None:
+    """Stop every arm's first seed at step 26, six behind the checkpoint of step 20, and let it go on to its end."""
+    original = training.steer_
+
+    def interrupted(optimizer: Any, step: int, *others: Any) -> None:
+        if step == 26:
+            raise KeyboardInterrupt
+        original(optimizer, step, *others)
+
+    for arm in arms_of(experiment.recipe):
+        monkeypatch.setattr(training, "steer_", interrupted)
+        with pytest.raises(KeyboardInterrupt):
+            run_one(experiment, arm, 0)
+        monkeypatch.setattr(training, "steer_", original)
+        assert run_one(experiment, arm, 0) == "finished"
 
 
 def quiet(*_: object) -> Any:

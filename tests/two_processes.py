@@ -7,6 +7,7 @@ from pathlib import Path
 
 import torch
 from safetensors.torch import load_file
+from torch import Tensor
 
 from tests.preloaded import run_ranks
 from tests.training import batches, loss
@@ -46,14 +47,20 @@ os._exit(0)
 """
 
 
-def check_two_processes_train_as_one(test: str, mode: str, folder: Path) -> None:
-    """Train `start()` of a test's module by its `optimizer_of(model)`, and compare the last weights."""
+def weights_of_two_processes(worker: str, *arguments: str, folder: Path) -> dict[str, Tensor]:
+    """The weights that two processes write to a folder, their last argument, which are the same to the bit."""
     root = Path(__file__).parents[1]
     environment = {"PYTHONPATH": f"{root / 'src'}:{root}"}
-    for done in run_ranks(WORKER, test, mode, str(folder), cwd=folder, env=environment):
+    for done in run_ranks(worker, *arguments, str(folder), cwd=folder, env=environment):
         assert done.returncode == 0, done.stderr[-3000:]
     first, second = (load_file(folder / f"{rank}.safetensors") for rank in (0, 1))
     assert all(torch.equal(first[name], second[name]) for name in first)
+    return first
+
+
+def check_two_processes_train_as_one(test: str, mode: str, folder: Path) -> None:
+    """Train `start()` of a test's module by its `optimizer_of(model)`, and compare the last weights."""
+    first = weights_of_two_processes(WORKER, test, mode, folder=folder)
     module = importlib.import_module(test)
     model = module.start()
     optimizer = module.optimizer_of(model)

@@ -18,7 +18,7 @@ from torch import Tensor
 from typer.testing import CliRunner
 
 from tests.commands import wait_until
-from tests.laboratory import TINY, metrics, prepared, quiet, write
+from tests.laboratory import TINY, interrupt_and_resume, metrics, prepared, quiet, write
 from tests.preloaded import WELLCOND, Program, start
 from wellcond.cli.main import app
 from wellcond.errors import StorageError, WellcondError
@@ -264,21 +264,7 @@ def test_every_arm_goes_on_from_a_checkpoint_to_the_same_bits(
     undisturbed: Path, tmp_path: Path, monkeypatch: Any
 ) -> None:
     """Interrupted six steps behind the checkpoint of step 20; folded weights need the conditioning's own state."""
-    from wellcond.lab.training import train as training
-
-    experiment, original = prepared(write(tmp_path), tmp_path / "out", seeds=(0,)), training.steer_
-
-    def interrupted(optimizer: Any, step: int, *others: Any) -> None:
-        if step == 26:
-            raise KeyboardInterrupt
-        original(optimizer, step, *others)
-
-    for arm in arms_of(experiment.recipe):
-        monkeypatch.setattr(training, "steer_", interrupted)
-        with pytest.raises(KeyboardInterrupt):
-            run_one(experiment, arm, 0)
-        monkeypatch.setattr(training, "steer_", original)
-        assert run_one(experiment, arm, 0) == "finished"
+    interrupt_and_resume(prepared(write(tmp_path), tmp_path / "out", seeds=(0,)), monkeypatch)
     assert metrics(tmp_path / "out") == {n: text for n, text in metrics(undisturbed).items() if "seed-0" in n}
 
 

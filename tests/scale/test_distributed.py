@@ -7,11 +7,10 @@ from pathlib import Path
 import pytest
 import timm
 import torch
-from safetensors.torch import load_file
 from torch import Tensor, nn
 
 import wellcond as wc
-from tests.preloaded import run_ranks
+from tests.two_processes import weights_of_two_processes
 
 WORKER = """
 import os, sys, torch, torch.distributed as dist
@@ -90,12 +89,7 @@ def images() -> Tensor:
     ],
 )
 def test_two_processes(mode: str, case: str, tmp_path: Path) -> None:
-    root = Path(__file__).parents[2]
-    environment = {"PYTHONPATH": f"{root / 'src'}:{root}"}
-    for done in run_ranks(WORKER, mode, case, str(tmp_path), cwd=tmp_path, env=environment):
-        assert done.returncode == 0, done.stderr[-3000:]
-    first, second = (load_file(tmp_path / f"{rank}.safetensors") for rank in (0, 1))
-    assert all(torch.equal(first[name], second[name]) for name in first)
+    first = weights_of_two_processes(WORKER, mode, case, folder=tmp_path)
     model = model_of(case)
     wc.balance_(model, images() if case == "plain" else None)
     wc.calibrate_(model, images(), beta=0.4, branch=0.2)

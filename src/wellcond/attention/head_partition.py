@@ -114,7 +114,7 @@ def _partition(parameter: Tensor, parts: list[HeadBlock]) -> tuple[tuple[HeadBlo
     if all(isinstance(layout, Strided) for layout in layouts):
         total = sum(layout.rows * layout.width for layout in layouts if isinstance(layout, Strided))
         if total == parameter.numel():
-            return tuple(sorted(parts, key=lambda part: _start(part))), ""
+            return tuple(sorted(parts, key=_start)), ""
         return (HeadBlock(layer),), "heads are a part of a parameter of more than two axes"
     axes = {part.axis for part in parts}
     if len(axes) > 1 or None in axes:

@@ -12,6 +12,16 @@ DEVICES = ("cpu", "cuda", "mps", "xpu")
 _CALLERS: ContextVar[tuple[tuple[str, torch.dtype], ...]] = ContextVar("autocast of the caller", default=())
 
 
+def autocasts() -> tuple[tuple[str, torch.dtype], ...]:
+    """Return the autocast that is on, by kind of device.
+
+    >>> with torch.autocast("cpu", torch.bfloat16):
+    ...     autocasts()
+    (('cpu', torch.bfloat16),)
+    """
+    return tuple((kind, torch.get_autocast_dtype(kind)) for kind in DEVICES if torch.is_autocast_enabled(kind))
+
+
 @contextmanager
 def ordinary() -> Iterator[None]:
     """Compute in ordinary tensors and in their own precision; only a model runs in its caller's autocast.
@@ -21,7 +31,7 @@ def ordinary() -> Iterator[None]:
     >>> x.dtype, x.is_inference()
     (torch.float32, False)
     """
-    callers = tuple((kind, torch.get_autocast_dtype(kind)) for kind in DEVICES if torch.is_autocast_enabled(kind))
+    callers = autocasts()
     token = _CALLERS.set(callers) if callers else None
     try:
         with ExitStack() as stack:

@@ -12,6 +12,7 @@ from wellcond.attention.projection import Projection
 from wellcond.attention.view import AttentionLayer
 from wellcond.conditioning.parameter_writes import ParameterWrites
 from wellcond.control.log import ControlRecord
+from wellcond.scale.balance import apply_maps_
 from wellcond.scale.optimizer_moments import check_optimizer, rescale_moments_
 from wellcond.scale.products import PAIRS
 
@@ -38,10 +39,10 @@ def keep_balance(
     check_optimizer(optimizer, projections, "scalar")
     factor = (1 / ratio).sqrt().clamp(1 / LARGEST, LARGEST)
     factor = torch.where(above, factor, 1.0)
-    changes = list(zip(projections, (factor, 1 / factor), strict=True))
-    for projection, factors in changes:
-        _multiply(projection, factors, writes)
-    writes.also_undo(rescale_moments_(optimizer, [(p, _maps(p, factors)) for p, factors in changes]))
+    changes = [(p, _maps(p, factors)) for p, factors in zip(projections, (factor, 1 / factor), strict=True)]
+    for projection, maps in changes:
+        apply_maps_(projection, maps, writes)
+    writes.also_undo(rescale_moments_(optimizer, changes))
     now = apart / torch.maximum(factor, 1 / factor) ** 2
     for group in torch.nonzero(above)[:, 0].tolist():
         name = f"{layer.name} {'/'.join(PAIRS[pair])}"
@@ -52,14 +53,3 @@ def _maps(projection: Projection, factors: Tensor) -> Tensor:
     """The map of each head of a projection, `(heads, d, d)`."""
     mine = factors.repeat_interleave(projection.heads // len(factors))
     return torch.diag_embed(mine[:, None].expand(-1, projection.width))
-
-
-def _multiply(projection: Projection, factors: Tensor, writes: ParameterWrites) -> None:
-    mine = factors.repeat_interleave(projection.heads // len(factors))
-    writes.open(projection.weight.path)
-    projection.store_(wide(projection.read()) * mine[:, None, None])
-    bias = projection.read_bias()
-    if bias is not None and projection.bias_layout is not None:
-        assert projection.bias is not None
-        writes.open(projection.bias)
-        projection.store_bias_(wide(bias) * mine[:, None])

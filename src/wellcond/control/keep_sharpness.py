@@ -11,9 +11,10 @@ from wellcond.attention.view import AttentionLayer
 from wellcond.conditioning.parameter_writes import ParameterWrites
 from wellcond.control.bands import Bands, at_limit
 from wellcond.control.log import ControlRecord
-from wellcond.scale.mean_over_processes import max_over_processes
+from wellcond.scale.mean_over_processes import max_over_processes, mean_over_processes
 from wellcond.scale.queries_and_keys import QueriesAndKeys, queries_and_keys
 from wellcond.scale.sharpen import sharpen_
+from wellcond.scale.sharpness import sharpness
 
 
 def keep_sharpness(
@@ -61,17 +62,11 @@ def keep_sharpness(
 
 
 def _numbers(logits: QueriesAndKeys) -> list[dict[str, float]]:
-    """β and the largest logit of each head that has them, over all processes."""
-    betas, largest = logits.sharpness(), _largest(logits)
-    if None in betas:
-        return []
-    return [{"β": beta or 0.0, "logit": logit} for beta, logit in zip(betas, largest, strict=True)]
-
-
-def _largest(logits: QueriesAndKeys) -> list[float]:
-    """The largest size of a visible logit of each head, over all processes."""
+    """β and the largest visible logit of each head that has them, over all processes."""
     seen = logits.attended()
-    if seen is None:
+    betas = [] if seen is None else mean_over_processes(sharpness(seen.logits, seen.hidden))
+    if seen is None or None in betas:
         return []
     size = seen.logits.abs() if seen.hidden is None else seen.logits.abs().masked_fill(seen.hidden, 0.0)
-    return max_over_processes(size.amax((0, 2, 3)).double().tolist())
+    largest = max_over_processes(size.amax((0, 2, 3)).double().tolist())
+    return [{"β": beta or 0.0, "logit": logit} for beta, logit in zip(betas, largest, strict=True)]

@@ -12,7 +12,7 @@ from torch.utils._pytree import tree_leaves, tree_map
 
 from wellcond._core.deferred_torch import not_compiled
 from wellcond.attention.capture import bound_arguments
-from wellcond.attention.ordinary import DEVICES
+from wellcond.attention.ordinary import autocasts
 from wellcond.attention.paths import unwrap
 
 
@@ -30,7 +30,7 @@ class TrainingInputs:
     def __init__(self, model: nn.Module, examples: int) -> None:
         self.examples, self.wanted = examples, True
         self._kept: dict[str, Any] | None = None
-        self._autocast: list[tuple[str, torch.dtype]] = []
+        self._autocast: tuple[tuple[str, torch.dtype], ...] = ()
         self._hook = model.register_forward_pre_hook(self._keep, with_kwargs=True)
 
     @not_compiled
@@ -44,9 +44,7 @@ class TrainingInputs:
             first = all(getattr(module, "batch_first", True) for module in model.modules())
             some = self.examples if alike and first else None
             self._kept = tree_map(lambda x: x[:some].detach().clone() if isinstance(x, Tensor) and x.ndim else x, given)
-            self._autocast = [
-                (kind, torch.get_autocast_dtype(kind)) for kind in DEVICES if torch.is_autocast_enabled(kind)
-            ]
+            self._autocast = autocasts()
 
     @contextmanager
     def as_called(self) -> Iterator[None]:

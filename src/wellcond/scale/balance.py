@@ -113,7 +113,8 @@ def balance_(
     before = None if batch is None else model_outputs(root, batch)
     with ParameterWrites(root) as writes:
         for change in changes:
-            _apply(change, writes)
+            for projection, maps in change.projections():
+                apply_maps_(projection, maps, writes)
         moved = None if before is None else _checked_change(root, batch, before, changes)
         if optimizer is not None:
             writes.also_undo(rescale_moments_(optimizer, [pair for c in changes for pair in c.projections()]))
@@ -175,18 +176,18 @@ def _change(
     return maps if isinstance(maps, str) else _Change(layer, part, kind, maps)
 
 
-def _apply(change: _Change, writes: ParameterWrites) -> None:
-    for projection, maps in change.projections():
-        weight = wide(projection.read()) @ maps
-        if not fits(weight, projection.parameter().dtype):
-            raise WeightError(f"'{projection.weight.path}' in new coordinates leaves the range of its dtype")
-        writes.open(projection.weight.path)
-        projection.store_(weight)
-        bias = projection.read_bias()
-        if bias is not None and projection.bias_layout is not None:
-            assert projection.bias is not None
-            writes.open(projection.bias)
-            projection.store_bias_((wide(bias)[:, None] @ maps)[:, 0])
+def apply_maps_(projection: Projection, maps: Tensor, writes: ParameterWrites) -> None:
+    """Write a projection in new coordinates, its bias too where heads have one; maps are `(heads, d, d)`."""
+    weight = wide(projection.read()) @ maps
+    if not fits(weight, projection.parameter().dtype):
+        raise WeightError(f"'{projection.weight.path}' in new coordinates leaves the range of its dtype")
+    writes.open(projection.weight.path)
+    projection.store_(weight)
+    bias = projection.read_bias()
+    if bias is not None and projection.bias_layout is not None:
+        assert projection.bias is not None
+        writes.open(projection.bias)
+        projection.store_bias_((wide(bias)[:, None] @ maps)[:, 0])
 
 
 def _checked_change(root: nn.Module, batch: Any, before: list[Tensor], changes: list[_Change]) -> float:

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 
 import torch
 import torch.distributed as dist
+from torch import Tensor
 
 
 def mean_over_processes(numbers: Sequence[float | None]) -> list[float | None]:
@@ -14,14 +15,10 @@ def mean_over_processes(numbers: Sequence[float | None]) -> list[float | None]:
     >>> mean_over_processes([0.5, None])
     [0.5, None]
     """
-    if not (dist.is_available() and dist.is_initialized()) or dist.get_world_size() == 1:
+    if not _several():
         return list(numbers)
-    device = torch.device("cuda") if dist.get_backend() == "nccl" else torch.device("cpu")
-    known = torch.tensor([x is not None for x in numbers], dtype=torch.float64, device=device)
-    total = torch.tensor([x or 0.0 for x in numbers], dtype=torch.float64, device=device)
-    both = torch.stack([total, known])
-    dist.all_reduce(both)
-    return [float(t / c) if c else None for t, c in zip(both[0], both[1], strict=True)]
+    total, known = _reduced([[x or 0.0 for x in numbers], [float(x is not None) for x in numbers]], dist.ReduceOp.SUM)
+    return [float(t / c) if c else None for t, c in zip(total, known, strict=True)]
 
 
 def max_over_processes(numbers: Sequence[float]) -> list[float]:
@@ -30,9 +27,16 @@ def max_over_processes(numbers: Sequence[float]) -> list[float]:
     >>> max_over_processes([0.5, 2.0])
     [0.5, 2.0]
     """
-    if not (dist.is_available() and dist.is_initialized()) or dist.get_world_size() == 1:
-        return list(numbers)
+    return [float(x) for x in _reduced([numbers], dist.ReduceOp.MAX)[0]] if _several() else list(numbers)
+
+
+def _several() -> bool:
+    return dist.is_available() and dist.is_initialized() and dist.get_world_size() > 1
+
+
+def _reduced(rows: Sequence[Sequence[float]], how: dist.ReduceOp.RedOpType) -> Tensor:
+    """Rows of numbers, each reduced over all processes."""
     device = torch.device("cuda") if dist.get_backend() == "nccl" else torch.device("cpu")
-    largest = torch.tensor(numbers, dtype=torch.float64, device=device)
-    dist.all_reduce(largest, op=dist.ReduceOp.MAX)
-    return [float(x) for x in largest]
+    numbers = torch.tensor(rows, dtype=torch.float64, device=device)
+    dist.all_reduce(numbers, op=how)
+    return numbers

@@ -11,14 +11,12 @@ import pytest
 import torch
 
 from tests.lab.test_comparison import comparing
-from tests.laboratory import TINY, metrics, prepared, quiet, write
+from tests.laboratory import TINY, interrupt_and_resume, metrics, prepared, quiet, write
 from tests.training import vit
 from wellcond.errors import WellcondError
-from wellcond.lab.comparison import run_all, run_one
-from wellcond.lab.recipe.arms import arms_of
+from wellcond.lab.comparison import run_all
 from wellcond.lab.recipe.recipe import parse_recipe
 from wellcond.lab.recipe.settings import Training
-from wellcond.lab.training import train as training
 from wellcond.lab.training.optimize import optimizer_for, steer_
 
 RECIPE = f"""{TINY.partition("[arms")[0].replace("batch = 16", 'batch = 16{nl}optimizer = "head-muon"{nl}lr = 1e-2')}
@@ -52,19 +50,7 @@ def test_an_arm_is_kept_within_its_bands(straight: Path) -> None:
 def test_muon_and_control_go_on_from_a_checkpoint_to_the_same_bits(
     straight: Path, tmp_path: Path, monkeypatch: Any
 ) -> None:
-    experiment, original = prepared(write(tmp_path, RECIPE), tmp_path / "out", seeds=(0,)), training.steer_
-
-    def interrupted(optimizer: Any, step: int, *others: Any) -> None:
-        if step == 26:
-            raise KeyboardInterrupt
-        original(optimizer, step, *others)
-
-    for arm in arms_of(experiment.recipe):
-        monkeypatch.setattr(training, "steer_", interrupted)
-        with pytest.raises(KeyboardInterrupt):
-            run_one(experiment, arm, 0)
-        monkeypatch.setattr(training, "steer_", original)
-        assert run_one(experiment, arm, 0) == "finished"
+    interrupt_and_resume(prepared(write(tmp_path, RECIPE), tmp_path / "out", seeds=(0,)), monkeypatch)
     assert metrics(tmp_path / "out") == metrics(straight)
 
 
