@@ -29,6 +29,7 @@ Out = Annotated[
     Path | None,
     typer.Option(help="Folder for the runs and the report.", metavar="DIR", show_default="runs/RECIPE"),
 ]
+Seeds = Annotated[int | None, typer.Option(help="So many seeds, from 0.", min=1, show_default="those of the recipe")]
 
 
 @dataclass(frozen=True)

@@ -246,12 +246,15 @@ class Control:
         self._last = None
 
     def state_dict(self) -> dict[str, Any]:
-        """What a resumed run needs to act at the same steps."""
-        return {"steps": self.steps, "looks": self.looks}
+        """What a resumed run needs to act at the same steps, and to see the same trends; the log is not in it."""
+        watch = {} if self._updates is None else {"updates": self._updates.state_dict()}
+        return {"steps": self.steps, "looks": self.looks, **watch}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Go on from a state."""
         self.steps, self.looks = int(state["steps"]), int(state["looks"])
+        if self._updates is not None and "updates" in state:
+            self._updates.load_state_dict(state["updates"])
         self._inputs.wanted = (self.steps + 1) % self.every == 0
 
     def remove_(self) -> None:

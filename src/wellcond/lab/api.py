@@ -1,4 +1,4 @@
-"""Compare or tune the arms of a recipe: what `wellcond compare`, `tune` and `reproduce` call."""
+"""Compare or tune the arms of a recipe: what `wellcond compare`, `tune`, `sensitivity` and `reproduce` call."""
 
 from __future__ import annotations
 
@@ -6,7 +6,9 @@ from dataclasses import replace
 from pathlib import Path
 
 from wellcond._core.atomic import write_text
+from wellcond._core.json_safe import to_json
 from wellcond.errors import WellcondError
+from wellcond.lab.analysis.sensitivity import GRID, Sensitivity, sensitivity_of
 from wellcond.lab.analysis.statistics import Comparison, compare_outcomes
 from wellcond.lab.analysis.summary import table_text
 from wellcond.lab.analysis.tuning import Rates, rates_of, tuning_recipe
@@ -14,6 +16,7 @@ from wellcond.lab.comparison import Experiment, prepare_comparison
 from wellcond.lab.engines.distributed import first_process, wait_for_all
 from wellcond.lab.engines.engine import Engine
 from wellcond.lab.page.comparison_data import write_comparison_page
+from wellcond.lab.recipe.rate_grid import grid_recipe
 from wellcond.lab.recipe.recipe import Recipe, load_recipe, recipe_toml, shipped
 from wellcond.lab.recipe.settings import Tuning
 from wellcond.lab.recipe.stages import stages_of
@@ -23,6 +26,7 @@ __all__ = [
     "compare_recipe",
     "first_process",
     "load_recipe",
+    "sensitivity_recipe",
     "shipped",
     "table_text",
     "tune_recipe",
@@ -74,6 +78,26 @@ def tune_recipe(recipe: Recipe, out: Path, engine: Engine) -> Rates:
         tuned = recipe.model_copy(update={"rates": rates.best(), "tuning": None})
         write_text(out / "tuned.toml", recipe_toml(tuned))
     return rates
+
+
+def sensitivity_recipe(recipe: Recipe, lr: tuple[float, ...] | None, out: Path, engine: Engine) -> Sensitivity:
+    """Train every arm at every learning rate, by default an eighth to eight times the recipe's; write what came of it.
+
+    `out` then holds the runs, `sensitivity.json` and `sensitivity.png`.
+    """
+    if recipe.stages:
+        raise WellcondError(
+            "a recipe with stages has no learning rate: write the one to look at as a recipe of its own"
+        )
+    rates = lr or tuple(float(f"{recipe.train.lr * factor:.4g}") for factor in GRID)
+    grid = prepare_comparison(grid_recipe(recipe, rates, recipe.seeds, test_first=True), out)
+    engine.run(grid)
+    wait_for_all()
+    found = sensitivity_of(recipe, rates, grid.outcomes())
+    if first_process():
+        write_text(out / "sensitivity.json", to_json(found.to_dict()) + "\n")
+        found.plot(out / "sensitivity.png")
+    return found
 
 
 def with_tuning(recipe: Recipe, lr: tuple[float, ...] | None) -> Recipe:

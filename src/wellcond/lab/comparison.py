@@ -93,7 +93,7 @@ def prepare_comparison(recipe: Recipe | str | Path, out: Path) -> Experiment:
         raise WellcondError(NEEDS_TORCHRUN)
     if recipe.augment is not None:
         check_augment(recipe.augment, task, recipe.train.batch, parts)
-    check_arms(recipe, model)
+    check_arms(recipe, model, task)
     if first_process():
         reserve_folder(out, recipe, task, model)
     wait_for_all()

@@ -9,5 +9,6 @@
 from wellcond.optim.assignment import Assignment, assign
 from wellcond.optim.block_check import BlockCheck, check_blocks
 from wellcond.optim.muon import Muon
+from wellcond.optim.orthogonality_penalty import OrthogonalityPenalty
 
-__all__ = ["Assignment", "BlockCheck", "Muon", "assign", "check_blocks"]
+__all__ = ["Assignment", "BlockCheck", "Muon", "OrthogonalityPenalty", "assign", "check_blocks"]

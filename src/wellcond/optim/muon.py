@@ -14,13 +14,16 @@ from torch.optim.adamw import adamw
 from wellcond._core.argument_types import Count, NotNegative, Positive, Share
 from wellcond._core.checked import checked
 from wellcond._core.deferred_torch import is_dtensor
+from wellcond.attention.blocks import is_transposed
 from wellcond.attention.head_blocks import HeadBlock
 from wellcond.attention.head_partition import head_blocks
 from wellcond.attention.layers import LayerFilter
-from wellcond.attention.storage import full, like
+from wellcond.attention.paths import resolve, unwrap
+from wellcond.attention.storage import full, like, split_path
 from wellcond.errors import OptimizerError
 from wellcond.optim.assignment import Algorithm, assign
 from wellcond.optim.orthogonalize import JORDAN, Coefficients, newton_schulz, polar_factor
+from wellcond.optim.spectral_sphere import retract_
 
 AdjustLearningRate = Literal["original", "match_rms_adamw", "spectral_unclamped"]
 Orthogonalize = Literal["newton-schulz", "polar"]
@@ -52,6 +55,8 @@ class Muon(Optimizer):
         eps: least norm to divide by.
         adjust_lr_fn: η' of an A × B matrix as it is stored: η √max(1, A/B) (`"original"`), 0.2 η √max(A, B)
             (`"match_rms_adamw"`), η √(A/B) (`"spectral_unclamped"`).
+        sphere: c, to put each matrix or block on the sphere ‖W‖₂ = c √(out/in) after every step, as MuonSphere does
+            (2601.08393), so that only the direction of W is trained; None to leave its norm free.
         adamw_lr: learning rate of the rest.
         adamw_betas: decay rates of its moments.
         adamw_eps: added to its denominator.
@@ -87,6 +92,7 @@ class Muon(Optimizer):
         ns_dtype: torch.dtype = torch.bfloat16,
         eps: Positive = 1e-7,
         adjust_lr_fn: AdjustLearningRate | None = None,
+        sphere: Positive | None = None,
         adamw_lr: NotNegative = 3e-4,
         adamw_betas: tuple[Share, Share] = (0.9, 0.95),
         adamw_eps: Positive = 1e-8,
@@ -101,6 +107,8 @@ class Muon(Optimizer):
         self._parts: dict[Tensor, tuple[HeadBlock, ...]] = {
             one.parameter: _chosen(one.name, self.blocks[one.name], roles) for one in matrices
         }
+        root = unwrap(model)
+        self._transposed = {p.parameter for p in matrices if is_transposed(resolve(root, split_path(p.name)[0]))}
         muon = {
             "algorithm": "muon",
             "lr": lr,
@@ -113,6 +121,7 @@ class Muon(Optimizer):
             "ns_dtype": str(ns_dtype).removeprefix("torch."),  # a word, so that a state dictionary is plain
             "eps": eps,
             "adjust_lr_fn": adjust_lr_fn,
+            "sphere": sphere,
         }
         other: dict[str, Any] = {"algorithm": "adamw", "lr": adamw_lr, "betas": adamw_betas, "eps": adamw_eps}
         other["weight_decay"] = adamw_weight_decay
@@ -122,7 +131,9 @@ class Muon(Optimizer):
 
     def __getstate__(self) -> dict[str, Any]:
         """What copies and pickles keep: torch keeps groups and moments alone, and heads are found at the start."""
-        return super().__getstate__() | {name: self.__dict__[name] for name in ("assignment", "blocks", "_parts")}
+        return super().__getstate__() | {
+            name: self.__dict__[name] for name in ("assignment", "blocks", "_parts", "_transposed")
+        }
 
     @torch.no_grad()
     def step(self, closure: Callable[[], float] | None = None) -> float | None:  # type: ignore[override]
@@ -153,6 +164,16 @@ class Muon(Optimizer):
                 block.view(sharded.get(p, p.detach())).add_(factor, alpha=-rate)
             for p, change in sharded.items():
                 p.add_(like(p, change))  # type: ignore[arg-type]
+            if group.get("sphere") is not None:  # states from before it was an option have none
+                self._retract(chunk, group["sphere"])
+
+    def _retract(self, parameters: list[Tensor], radius: float) -> None:
+        weights = {p: full(p.detach()) for p in parameters}
+        blocks = {p: [block.view(weights[p]) for block in self._parts[p]] for p in parameters}
+        retract_((v.mT if p in self._transposed else v for p, views in blocks.items() for v in views), radius)
+        for p, weight in weights.items():
+            if is_dtensor(p):
+                p.copy_(like(p, weight))
 
     def _momentum(self, p: Tensor, group: dict[str, Any]) -> Tensor:
         state, grad = self.state[p], p.grad

@@ -9,9 +9,9 @@ from __future__ import annotations
 
 import math
 import statistics
-from collections import deque
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -62,8 +62,8 @@ class UpdateWatch:
     """Remembers weights from look to look, and the entropies of what changed between them."""
 
     def __init__(self) -> None:
-        self._weights: dict[tuple[str, str], Tensor] = {}
-        self._past: dict[tuple[str, str, int], deque[float]] = {}
+        self._weights: dict[str, Tensor] = {}  # by layer and role
+        self._past: dict[str, list[list[float]]] = {}  # and head: entropies of the last looks
 
     def look(self, layers: Iterable[AttentionLayer]) -> dict[tuple[str, str, int], UpdateReading]:
         """Return the updates since the last look by layer, role and head; none at the first.
@@ -76,23 +76,34 @@ class UpdateWatch:
         found = {}
         for layer in layers:
             for role, projection in layer.projections(*QKV):
-                now = projection.read()
-                before = self._weights.get((layer.name, role))
-                self._weights[layer.name, role] = now
-                if before is not None and before.shape == now.shape:
-                    for head, entropy in enumerate(update_entropy(wide(now) - wide(before))):
-                        if entropy is not None:
-                            found[layer.name, role, head] = self._reading((layer.name, role, head), entropy)
+                key, now = f"{layer.name} {role}", projection.read()
+                before = self._weights.get(key)
+                self._weights[key] = now
+                if before is None or before.shape != now.shape:
+                    continue
+                past = self._past.setdefault(key, [[] for _ in range(len(now))])
+                for head, entropy in enumerate(update_entropy(wide(now) - wide(before))):
+                    if entropy is not None:
+                        found[layer.name, role, head] = UpdateReading(entropy, _trend(entropy, past[head]))
+                        past[head] = [*past[head], entropy][-REMEMBERED:]
         return found
 
     def remember(self, layers: Iterable[AttentionLayer]) -> None:
         """Take the weights as they are now for those that the next look compares with."""
         for layer in layers:
             for role, projection in layer.projections(*QKV):
-                self._weights[layer.name, role] = projection.read()
+                self._weights[f"{layer.name} {role}"] = projection.read()
 
-    def _reading(self, key: tuple[str, str, int], entropy: float) -> UpdateReading:
-        past = self._past.setdefault(key, deque(maxlen=REMEMBERED))
-        trend = entropy / statistics.median(past) if len(past) >= NEEDED and statistics.median(past) else None
-        past.append(entropy)
-        return UpdateReading(entropy, trend)
+    def state_dict(self) -> dict[str, Any]:
+        """What a resumed watch compares with."""
+        return {"weights": dict(self._weights), "entropies": {key: list(past) for key, past in self._past.items()}}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Go on from a state."""
+        self._weights = dict(state["weights"])
+        self._past = {key: [list(each) for each in past] for key, past in state["entropies"].items()}
+
+
+def _trend(entropy: float, past: Sequence[float]) -> float | None:
+    usual = statistics.median(past) if len(past) >= NEEDED else 0.0
+    return entropy / usual if usual else None

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import time
 from pathlib import Path
 from typing import Any
@@ -14,6 +13,7 @@ from tests.lab.test_comparison import comparing
 from tests.laboratory import TINY, interrupt_and_resume, metrics, prepared, quiet, write
 from tests.training import vit
 from wellcond.errors import WellcondError
+from wellcond.lab.analysis.outcome import read_outcomes
 from wellcond.lab.comparison import run_all
 from wellcond.lab.recipe.recipe import parse_recipe
 from wellcond.lab.recipe.settings import Training
@@ -23,7 +23,7 @@ RECIPE = f"""{TINY.partition("[arms")[0].replace("batch = 16", 'batch = 16{nl}op
 [arms.default]
 
 [arms.kept]
-bands = {{ beta = [1e-6, 0.2], kappa = 3.0, every = 3 }}
+bands = {{ beta = [1e-6, 0.2], kappa = 3.0, updates = true, every = 3 }}
 
 [arms.orthogonal]
 init = "orthogonal"
@@ -40,11 +40,10 @@ def straight(tmp_path_factory: Any) -> Path:
 
 
 def test_an_arm_is_kept_within_its_bands(straight: Path) -> None:
-    described = {path.parts[-3]: json.loads(path.read_text()) for path in straight.glob("runs/*/*/run.json")}
-    assert all(run["status"] == "finished" for run in described.values()), [run["error"] for run in described.values()]
-    kept = next(run for name, run in described.items() if "kept" in name)
-    assert kept["acted"]["spectrum"] > 0
-    assert all("acted" not in run for name, run in described.items() if "kept" not in name)
+    found = {outcome.arm: outcome for outcome in read_outcomes(straight)}
+    assert all(outcome.status == "finished" for outcome in found.values()), [one.error for one in found.values()]
+    assert any(one["part"] == "spectrum" and one["after"] == 3.0 for one in found["kept"].control_log)
+    assert not any(outcome.control_log for name, outcome in found.items() if name != "kept")
 
 
 def test_muon_and_control_go_on_from_a_checkpoint_to_the_same_bits(
@@ -72,7 +71,7 @@ def test_killed_with_muon_and_control_it_goes_on_to_the_same_bits(straight: Path
     [("{ beta = [0.8, 0.1] }", "least and largest"), ("{ kapa = 3 }", "kapa"), ("{ every = 0 }", "every")],
 )
 def test_bands_that_are_wrong_are_told_before_anything_is_trained(bands: str, words: str, tmp_path: Path) -> None:
-    text = RECIPE.replace("{ beta = [1e-6, 0.2], kappa = 3.0, every = 3 }", bands)
+    text = RECIPE.replace("{ beta = [1e-6, 0.2], kappa = 3.0, updates = true, every = 3 }", bands)
     with pytest.raises(WellcondError, match=f"arm 'kept': bands: .*{words}"):
         prepared(write(tmp_path, text), tmp_path / "out")
 

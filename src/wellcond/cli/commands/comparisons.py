@@ -1,10 +1,10 @@
-"""`wellcond recipes`, `compare`, `tune`, `report` and `figures`: comparisons of arms, from recipe to pictures."""
+"""`wellcond recipes`, `compare`, `tune`, `sensitivity`, `report` and `figures`: from recipe to pictures."""
 
 from __future__ import annotations
 
 import shlex
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
@@ -14,7 +14,7 @@ from wellcond._core.text_tables import table
 from wellcond.cli.app import command, echo
 from wellcond.cli.arguments import nested
 from wellcond.cli.laboratory import laboratory, laboratory_module
-from wellcond.cli.options import Json, Out, RecipeName, RunOptions
+from wellcond.cli.options import Json, Out, RecipeName, RunOptions, Seeds
 from wellcond.errors import WellcondError
 
 
@@ -29,17 +29,14 @@ def recipes_command(json: Json = False) -> None:
 def compare_command(
     recipe: RecipeName = "digits",
     out: Out = None,
-    seeds: Annotated[
-        int | None, typer.Option(help="So many seeds, from 0.", min=1, show_default="those of the recipe")
-    ] = None,
+    seeds: Seeds = None,
     runs: RunOptions = RunOptions(),
     json: Json = False,
 ) -> None:
     """Train every arm of a recipe, on the same data in the same order, and say what differs."""
     lab = laboratory()
     where = runs.engine_of(lab)
-    changes = nested(runs.settings) | ({} if seeds is None else {"seeds": list(range(seeds))})
-    found = lab.compare_recipe(lab.load_recipe(recipe, **changes), out or _runs_folder(recipe), where)
+    found = lab.compare_recipe(lab.load_recipe(recipe, **_changes(runs, seeds)), out or _runs_folder(recipe), where)
     if not lab.first_process():
         return
     if json:
@@ -71,6 +68,29 @@ def tune_command(
 
 
 @command
+def sensitivity_command(
+    recipe: RecipeName = "digits",
+    lr: Annotated[
+        str | None,
+        typer.Option(metavar="A,B,C", help="Learning rates.", show_default="an eighth to eight times the recipe's"),
+    ] = None,
+    out: Out = None,
+    seeds: Seeds = None,
+    runs: RunOptions = RunOptions(),
+    json: Json = False,
+) -> None:
+    """Train every arm over a grid of learning rates; the area between its curve and its best is its sensitivity."""
+    lab, usual = laboratory(), _runs_folder(recipe)
+    where, folder = runs.engine_of(lab), out or usual.with_name(f"{usual.name}-sensitivity")
+    loaded = lab.load_recipe(recipe, **_changes(runs, seeds))
+    found = lab.sensitivity_recipe(loaded, lr and _rates(lr), folder, where)
+    if not lab.first_process():
+        return
+    picture = folder / "sensitivity.png"
+    echo(to_json(found.to_dict()) if json else f"{filled(str(found))}\n\nwritten to {picture}")
+
+
+@command
 def report_command(
     runs: Annotated[Path, typer.Argument(metavar="DIR", help="The folder of a comparison.")],
     output: Annotated[
@@ -97,6 +117,11 @@ def figures_command(
         echo(to_json({"runs": runs, "written": written}))
     else:
         echo("\n".join(f"wrote {path}" for path in written))
+
+
+def _changes(runs: RunOptions, seeds: int | None) -> dict[str, Any]:
+    """Return the changes of a recipe that options ask for."""
+    return nested(runs.settings) | ({} if seeds is None else {"seeds": list(range(seeds))})
 
 
 def _runs_folder(recipe: str) -> Path:

@@ -35,6 +35,7 @@ class Outcome:
         start: `beta`, `value_gain`, `entropy` of the fresh model, means over layers, where it could be located.
         final: all that the last test measured, by name.
         control: which control it is, if it is one.
+        control_log: what `wc.control_` found in a run that has bands, each a `ControlRecord` as a dictionary.
     """
 
     arm: str
@@ -52,6 +53,7 @@ class Outcome:
     start: dict[str, float]
     final: dict[str, float] = field(default_factory=dict)
     control: str = "scale"  # the only one that there was before runs said it
+    control_log: tuple[dict[str, Any], ...] = ()
 
     @property
     def result(self) -> float | None:
@@ -113,6 +115,7 @@ def _outcome(described: dict[str, Any], metrics: list[dict[str, Any]], timings: 
         start={name: float(value) for name, value in described.get("start", {}).items()},
         final=_final(tests),
         control=described.get("control") or "scale",
+        control_log=tuple(line for line in metrics if line["kind"] == "control"),
     )
 
 

@@ -9,8 +9,7 @@ from typing import Any
 from wellcond._core.result_table import ResultTable, Tabular
 from wellcond.errors import WellcondError
 from wellcond.lab.analysis.outcome import Outcome
-from wellcond.lab.recipe.arms import Arm, arms_of
-from wellcond.lab.recipe.controls import control_name
+from wellcond.lab.recipe.rate_grid import grid_recipe, runs_by_rate
 from wellcond.lab.recipe.recipe import Recipe
 
 
@@ -80,15 +79,7 @@ def tuning_recipe(recipe: Recipe) -> Recipe:
     tuning = recipe.tuning
     if tuning is None:
         raise WellcondError("the recipe has no [tuning] with the learning rates to try: lr = [0.0003, 0.001, 0.003]")
-    arms = {
-        _at(arm.name, lr): arm.settings.model_copy(update={"lr": lr})
-        for arm in arms_of(recipe)
-        if arm.control_of is None
-        for lr in tuning.lr
-    }
-    train = recipe.train.model_copy(update={"keep": False})
-    changes = {"arms": arms, "baseline": next(iter(arms)), "seeds": tuning.seeds, "train": train}
-    return recipe.model_copy(update={**changes, "tuning": None, "monitor": None, "rates": {}})
+    return grid_recipe(recipe, tuning.lr, tuning.seeds)
 
 
 def rates_of(recipe: Recipe, outcomes: Iterable[Outcome]) -> Rates:
@@ -97,28 +88,15 @@ def rates_of(recipe: Recipe, outcomes: Iterable[Outcome]) -> Rates:
     assert recipe.tuning is not None
     found: dict[str, dict[float, float | None]] = {}
     errors: dict[str, str] = {}
-    for arm in arms_of(recipe):
-        for lr in recipe.tuning.lr:
-            tried = [run for run in runs if (run.arm, run.control_of) == _tried(arm, lr)]
+    for arm, by_rate in runs_by_rate(recipe, recipe.tuning.lr, runs).items():
+        for lr, tried in by_rate.items():
             known = [run.result for run in tried if run.result is not None]
             for run in tried:
                 if run.error:
-                    errors.setdefault(arm.name, run.error)
+                    errors.setdefault(arm, run.error)
             whole = len(known) == len(recipe.tuning.seeds)
-            found.setdefault(arm.name, {})[lr] = sum(known) / len(known) if whole else None
+            found.setdefault(arm, {})[lr] = sum(known) / len(known) if whole else None
     return Rates(runs[0].metric, runs[0].higher_is_better, found, errors)
-
-
-def _at(name: str, lr: float) -> str:
-    return f"{name} at {lr:g}"
-
-
-def _tried(arm: Arm, lr: float) -> tuple[str, str | None]:
-    """The name of an arm at a learning rate, and of the arm that it is a control of."""
-    if arm.control_of is None or arm.control is None:
-        return _at(arm.name, lr), None
-    own = _at(arm.control_of, lr)
-    return control_name(own, arm.control), own
 
 
 def _cell(value: float | None, *, chosen: bool) -> str:

@@ -11,21 +11,23 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 import wellcond as wc
 from wellcond.conditioning.handle import Conditioning
 from wellcond.errors import WellcondError
 from wellcond.init.compose import as_scheme
+from wellcond.lab.models import lab_model
 from wellcond.lab.recipe.controls import CONTROLS, Control, control_name
 from wellcond.lab.recipe.recipe import Recipe
 from wellcond.lab.recipe.settings import ArmSettings
+from wellcond.lab.tasks.base import Task
 from wellcond.scale.measure_scales import measure_scales
 
 
 @dataclass(frozen=True)
 class Arm:
-    """One line of a comparison: how weights begin, how they are conditioned, and at what learning rate."""
+    """One line of a comparison: what its settings change about the recipe's model and training."""
 
     name: str
     settings: ArmSettings
@@ -41,6 +43,10 @@ class Arm:
         """
         plain = re.sub(r"[^a-z0-9]+", "-", self.name.lower()).strip("-")[:40]
         return f"{plain}-{hashlib.sha256(self.name.encode(errors='surrogatepass')).hexdigest()[:6]}"
+
+    def built(self, recipe: Recipe, task: Task, seed: int) -> nn.Module:
+        """Build a fresh model, with the arm's own options beside the recipe's."""
+        return lab_model(recipe.model.name, recipe.model.options | self.settings.model, task, seed)
 
     def planned(self, model: nn.Module, seed: int) -> wc.Plan | None:
         """Plan what it writes into a fresh model, from shapes alone; None if it leaves the model as it is.
@@ -90,17 +96,26 @@ class Arm:
         except WellcondError as error:
             raise WellcondError(f"arm '{self.name}': {error}") from error
 
-    def control_(self, model: nn.Module, optimizer: torch.optim.Optimizer, done: int) -> wc.Control | None:
-        """Keep a model's attention within the arm's bands, if it has some, from a step on."""
+    def control_(self, model: nn.Module, optimizer: torch.optim.Optimizer) -> wc.Control | None:
+        """Keep a model's attention within the arm's bands, if it has some."""
         if self.settings.bands is None:
             return None
         try:
             # What it cannot act on is compared as it is.
-            control = wc.control_(model, optimizer, **{"alarms": False, **self.settings.bands})
+            return wc.control_(model, optimizer, **{"alarms": False, **self.settings.bands})
         except (WellcondError, TypeError) as error:
             raise WellcondError(f"arm '{self.name}': bands: {error}") from error
-        control.load_state_dict({"steps": done, "looks": done // control.every})
-        return control
+
+    def penalty(self, model: nn.Module) -> Callable[[], Tensor] | None:
+        """What the arm adds to the loss of a model that is being trained, if anything."""
+        strength = self.settings.penalty
+        if not strength:
+            return None
+        try:
+            penalty = wc.optim.OrthogonalityPenalty(model)
+        except WellcondError as error:
+            raise WellcondError(f"arm '{self.name}': penalty: {error}") from error
+        return lambda: strength * penalty()
 
 
 def arms_of(recipe: Recipe) -> list[Arm]:
@@ -117,14 +132,19 @@ def arms_of(recipe: Recipe) -> list[Arm]:
     return found
 
 
-def check_arms(recipe: Recipe, model: nn.Module) -> None:
-    """Refuse an arm that cannot be applied to the model, before anything is trained.
+def check_arms(recipe: Recipe, shared: nn.Module, task: Task) -> None:
+    """Refuse an arm that cannot be applied to the model that arms share, or to its own, before anything is trained.
 
-    Nothing is drawn: of a model of a billion parameters that can take an hour.
+    No scheme draws: of a model of a billion parameters that can take an hour.
     """
     for arm in arms_of(recipe):
+        try:
+            model = arm.built(recipe, task, seed=0) if arm.settings.model else shared
+        except WellcondError as error:
+            raise WellcondError(f"arm '{arm.name}': {error}") from error
         arm.planned(model, seed=0)
         if arm.settings.condition is not None:
             arm.condition_(copy.deepcopy(model))
+        arm.penalty(model)
         if arm.settings.bands is not None:
-            arm.control_(model, torch.optim.SGD(model.parameters(), lr=0.0), 0).remove_()  # type: ignore[union-attr]
+            arm.control_(model, torch.optim.SGD(model.parameters(), lr=0.0)).remove_()  # type: ignore[union-attr]

@@ -79,6 +79,11 @@ class Recipe(RecipeTable):
         unknown = [name for name in self.rates if name not in names + controls]
         if unknown:
             raise ValueError(f"rates: '{unknown[0]}' is none of the arms {', '.join(names + controls)}")
+        for name, settings in self.arm_settings():
+            try:
+                self.training(settings)
+            except ValidationError as error:
+                raise ValueError(f"arms.{name}.train.{recipe_refusal(error, Training)}") from None
         if len(set(self.seeds)) < len(self.seeds):
             raise ValueError(f"seeds are different numbers, got {list(self.seeds)}")
         if self.tuning and set(self.tuning.seeds) & set(self.seeds):
@@ -86,6 +91,10 @@ class Recipe(RecipeTable):
         if self.tuning and (self.stages or self.weights):
             raise ValueError("tuning is of a training from the beginning: leave out stages and weights, or tuning")
         return self
+
+    def training(self, arm: ArmSettings) -> Training:
+        """Return the settings of training, with an arm's own in their place."""
+        return Training.model_validate(self.train.model_dump(exclude_unset=True) | arm.train)
 
     def arm_settings(self) -> Iterator[tuple[str, ArmSettings]]:
         """Yield the name and the settings of each arm, one for each strength of those that have several."""

@@ -11,6 +11,11 @@ from wellcond.lab.recipe.controls import Control
 OFF = BeforeValidator(lambda value: None if value is False else value)  # of a table that `false` leaves out
 SCALE_ALONE = BeforeValidator(lambda value: {True: ("scale",), False: ()}[value] if isinstance(value, bool) else value)
 
+# Settings of training that arms may differ in: they see the same data in the same order all the same.
+OF_THE_OPTIMIZER = (
+    "optimizer", "sphere", "weight_decay", "undecayed", "betas", "eps", "clip", "warmup", "first_lr", "final_lr",
+)  # fmt: skip
+
 
 class RecipeTable(BaseModel):
     """A table of the recipe; a key that it does not have is an error."""
@@ -43,7 +48,11 @@ class ArmSettings(RecipeTable):
             products' singular values with other singular vectors; `sign`, the products' sign changed;
             `calibrated`, the default weights at the arm's sharpness and branch gain. `true` is scale.
         bands: arguments of `wc.control_`, which then keeps the arm's attention within them while it trains.
+        penalty: on heads whose W_Q and W_K are far from semi-orthogonal, as `wc.optim.OrthogonalityPenalty` has it,
+            times this number, in the loss.
         lr: in place of the recipe's.
+        train: settings of the optimizer in place of the recipe's, as in `clip`; what is seen, and when, stays.
+        model: options of the model beside the recipe's, as in `qk_norm`.
     """
 
     init: str | dict[str, str] | None = None
@@ -52,7 +61,10 @@ class ArmSettings(RecipeTable):
     strength: float | tuple[float, ...] | None = None
     control: Annotated[tuple[Control, ...], SCALE_ALONE] = ()
     bands: dict[str, Any] | None = None
+    penalty: float = Field(0.0, ge=0)
     lr: float | None = Field(None, gt=0)
+    train: dict[str, Any] = {}
+    model: dict[str, Any] = {}
 
     @model_validator(mode="after")
     def _controlled(self) -> ArmSettings:
@@ -62,6 +74,11 @@ class ArmSettings(RecipeTable):
             raise ValueError(f"control has each kind once, got {list(self.control)}")
         if self.strength is not None and self.condition is None:
             raise ValueError("strength needs condition")
+        foreign = [key for key in self.train if key not in OF_THE_OPTIMIZER]
+        if foreign:
+            raise ValueError(
+                f"train.{foreign[0]} is the same for all arms; of an arm are {', '.join(OF_THE_OPTIMIZER)}"
+            )
         return self
 
 
@@ -80,6 +97,7 @@ class Training(RecipeTable):
         final_lr: where a falling schedule ends.
         optimizer: SGD has the first of the betas for its momentum. `muon` and `head-muon` train matrices by
             `wc.optim.Muon`, whole or a head at a time, with a rate that matches AdamW's, and the rest by AdamW.
+        sphere: radius c of `muon` and `head-muon`, whose weights then keep ‖W‖₂ = c √(out/in).
         undecayed: parts of the names of parameters that do not decay, besides biases and gains.
         momentum_cycle: the first beta falls from the second of these to the first and comes back, as the learning rate
             of one-cycle rises and falls.
@@ -93,6 +111,7 @@ class Training(RecipeTable):
         sharding: of weights and optimizer over the processes; without it each process has all.
         workers: processes that read and augment ahead.
         keep: the last weights, for another comparison to begin from.
+        test_first: test the untrained model, too.
         trackers: of accelerate, as in `tensorboard`; each run's is in its folder.
     """
 
@@ -106,6 +125,7 @@ class Training(RecipeTable):
     first_lr: float = Field(0.0, ge=0)
     final_lr: float = Field(0.0, ge=0)
     optimizer: Literal["adamw", "sgd", "muon", "head-muon"] = "adamw"
+    sphere: float | None = Field(None, gt=0)
     weight_decay: float = Field(0.05, ge=0)
     undecayed: tuple[str, ...] = ()
     betas: tuple[float, float] = (0.9, 0.999)
@@ -121,6 +141,7 @@ class Training(RecipeTable):
     sharding: Literal["none", "fsdp2"] = "none"
     workers: int = Field(0, ge=0)
     keep: bool = False
+    test_first: bool = False
     trackers: tuple[str, ...] = ()
     log_every: int = Field(10, ge=1)
     test_every: int = Field(50, ge=1)
@@ -133,6 +154,8 @@ class Training(RecipeTable):
             raise ValueError(f"checkpoint_every is a multiple of log_every, which is {self.log_every}")
         if self.epochs is not None and "steps" in self.model_fields_set:
             raise ValueError("steps or epochs, not both")
+        if self.sphere is not None and "muon" not in self.optimizer:
+            raise ValueError("sphere is of the optimizers muon and head-muon")
         if (self.schedule == "steps") != bool(self.milestones):
             raise ValueError("milestones belong to schedule = 'steps', and it to them")
         return self

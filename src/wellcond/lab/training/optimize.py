@@ -38,6 +38,7 @@ def _muon(model: nn.Module, lr: float, settings: Training, thin: set[nn.Paramete
         per_head=settings.optimizer == "head-muon",
         weight_decay=settings.weight_decay,
         adjust_lr_fn="match_rms_adamw",
+        sphere=settings.sphere,
         adamw_lr=lr,
         adamw_betas=settings.betas,
         adamw_eps=settings.eps,

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import asdict
 from typing import Any
 
 from accelerate import Accelerator
 
+from wellcond.control.log import ControlRecord
 from wellcond.diagnosis.schema import SCHEMA
 from wellcond.diagnosis.summaries import from_plain, statistics_of
 from wellcond.errors import WellcondError
@@ -41,6 +43,11 @@ class RunWriter:
         if self.tracked:
             values = statistics_of(from_plain(found))
             self.accelerator.log({f"monitor/{name}": value for name, value in values.items()}, step=step)
+
+    def control(self, records: Sequence[ControlRecord]) -> None:
+        """Write what a control found and did; trackers are for numbers, and it has words."""
+        for values in map(asdict, records) if self.main else ():
+            self.folder.measure("control", values.pop("step"), **values)
 
     def end(self, status: str, error: str) -> None:
         """How it ended; nothing is left to go on from."""

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import time
-from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 import torch
@@ -17,9 +17,10 @@ import wellcond as wc
 from wellcond.conditioning.handle import Conditioning
 from wellcond.errors import WellcondError
 from wellcond.lab.engines.distributed import shard_
-from wellcond.lab.models import feed, lab_model, monitor_inputs
+from wellcond.lab.models import feed, monitor_inputs
 from wellcond.lab.recipe.arms import Arm
 from wellcond.lab.recipe.recipe import Recipe
+from wellcond.lab.recipe.settings import Training
 from wellcond.lab.tasks.base import Batch, Task
 from wellcond.lab.training.batches import Batches, Parts
 from wellcond.lab.training.checkpoints import write_checkpoint
@@ -39,6 +40,7 @@ from wellcond.lab.training.stage_weights import (
 from wellcond.lab.training.training_state import TrainingState, resume_
 
 Report = Callable[[int, float], None]  # steps done, loss
+Penalty = Callable[[], Tensor]
 
 CALIBRATED_ON = 16  # examples that a calibrated control is measured on
 
@@ -54,10 +56,15 @@ class Run:
     task: Task
     folder: RunFolder
 
+    @cached_property
+    def settings(self) -> Training:
+        """The recipe's training as the arm changes it."""
+        return self.recipe.training(self.arm.settings)
+
 
 def train(run: Run, report: Report = lambda step, loss: None) -> str:
     """Train from the beginning, or from the last checkpoint, to the end; return the status."""
-    settings, task = run.recipe.train, run.task
+    settings, task = run.settings, run.task
     AcceleratorState._reset_state()  # of the run before, which may have had another precision; processes stay
     accelerator = Accelerator(
         mixed_precision=settings.precision,
@@ -76,18 +83,21 @@ def train(run: Run, report: Report = lambda step, loss: None) -> str:
     if conditioning is not None:
         conditioning.attach(optimizer)
     average = {name: tensor.clone() for name, tensor in averaged_tensors(model).items()} if settings.ema else {}
-    state = TrainingState(model, optimizer, conditioning, average, accelerator.scaler)
-    start = resume_(run.folder.path, state)
-    if record.main:
-        run.folder.go_back_to(start)
     wrapped: Any = torch.compile(model) if settings.compile else model
     if settings.sharding == "none":
         wrapped = accelerator.prepare(wrapped)
-    control = run.arm.control_(wrapped, optimizer, start)
+    control = run.arm.control_(wrapped, optimizer)
+    penalty = run.arm.penalty(wrapped)
+    state = TrainingState(model, optimizer, conditioning, average, accelerator.scaler, control)
+    start = resume_(run.folder.path, state)
+    if record.main:
+        run.folder.go_back_to(start)
     # Accelerate's wrapper is for a scaled loss; elsewhere it only costs time.
     prepared: Any = optimizer if accelerator.scaler is None else accelerator.prepare(optimizer)
     batches = Batches(run.recipe, task, run.seed, accelerator.process_index, accelerator.num_processes).since(start)
-    total, since = torch.zeros((), device=accelerator.device), 0
+    total, since, told = torch.zeros((), device=accelerator.device), 0, 0
+    if settings.test_first and not start:
+        record.measure("test", 0, **evaluate(wrapped, task, settings, accelerator))
     wrapped.train()
     clock = time.perf_counter()
     for step, parts in enumerate(batches, start):
@@ -96,8 +106,11 @@ def train(run: Run, report: Report = lambda step, loss: None) -> str:
         seed_dropout_(
             accelerator.device, generator(run.seed, "dropout", step, accelerator.process_index).initial_seed()
         )
-        loss = _update(run, wrapped, prepared, accelerator, parts)
+        loss = _update(run, wrapped, prepared, accelerator, parts, penalty)
         total, since, done = total + accelerator.reduce(loss, "mean"), since + 1, step + 1
+        if control is not None:
+            record.control(control.log[told:])
+            told = len(control.log)
         if settings.ema:
             update_average_(average, model, settings.ema)
         if done % settings.log_every == 0 or done == settings.steps:
@@ -128,8 +141,6 @@ def train(run: Run, report: Report = lambda step, loss: None) -> str:
             if record.main:
                 keep_weights(run.folder.path, last)
     _look(run, model, settings.steps, record)
-    if control is not None and record.main:
-        run.folder.describe(acted=dict(Counter(one.part for one in control.log if one.acted)))
     record.end("finished", "")
     accelerator.wait_for_everyone()
     return "finished"
@@ -137,7 +148,7 @@ def train(run: Run, report: Report = lambda step, loss: None) -> str:
 
 def _begin(run: Run) -> tuple[nn.Module, Conditioning | None]:
     """A model as the arm makes it, or as an earlier comparison left it."""
-    model = lab_model(run.recipe.model.name, run.recipe.model.options, run.task, run.seed)
+    model = run.arm.built(run.recipe, run.task, run.seed)
     weights = run.recipe.weights
     kept = kept_weights(weights, run.arm, run.seed) if weights else None
     if kept is None:
@@ -152,15 +163,17 @@ def _begin(run: Run) -> tuple[nn.Module, Conditioning | None]:
     return model, conditioning
 
 
-def _update(run: Run, model: nn.Module, optimizer: Any, accelerator: Accelerator, parts: Parts) -> Tensor:
-    """One update of the weights."""
-    settings, task = run.recipe.train, run.task
+def _update(
+    run: Run, model: nn.Module, optimizer: Any, accelerator: Accelerator, parts: Parts, penalty: Penalty | None
+) -> Tensor:
+    """One update of the weights; the loss that is returned is the task's, without a penalty."""
+    settings, task = run.settings, run.task
     summed = torch.zeros((), device=accelerator.device)
     for batch, share in parts:
         moved = batch.to(accelerator.device, getattr(torch, settings.dtype))
         with accelerator.autocast():
             loss = task.loss(feed(model, moved), moved, smoothing=settings.smoothing) * share
-        accelerator.backward(loss)
+        accelerator.backward(loss if penalty is None else loss + share * penalty())
         summed = summed + loss.detach()
     if settings.clip is not None:
         if accelerator.scaler is not None:

@@ -16,6 +16,7 @@ from wellcond._core.json_files import parse_json
 from wellcond.attention.storage import assign_, full, like
 from wellcond.checkpoint.handle_state import join_state, split_state
 from wellcond.conditioning.handle import Conditioning
+from wellcond.control.control import Control
 from wellcond.lab.training.checkpoints import latest_checkpoint
 
 
@@ -25,9 +26,15 @@ class TrainingState:
 
     model: nn.Module
     optimizer: Any
-    conditioning: Conditioning | None  # the handle of `wc.condition_`, which remembers what rounding would lose
+    conditioning: Conditioning | None  # remembers what rounding would lose
     average: dict[str, Tensor]  # of the weights, if one is kept
     scaler: Any = None  # of the loss, where training is in float16 on a GPU
+    control: Control | None = None  # counts steps, and knows earlier updates
+
+    def _handles(self) -> dict[str, Any]:
+        """What has a state of tensors and plain values, by name."""
+        own = {"conditioning": self.conditioning, "control": self.control}
+        return {name: handle for name, handle in own.items() if handle is not None}
 
     def tensors(self) -> dict[str, Tensor]:
         """Return the state by name, gathered if it is sharded: every process calls."""
@@ -37,11 +44,11 @@ class TrainingState:
         found |= {f"average.{name}": full(tensor) for name, tensor in self.average.items()}
         scale = self.scaler.state_dict() if self.scaler is not None else {}
         found |= {f"scaler.{name}": torch.tensor(value, dtype=torch.float64) for name, value in scale.items()}
-        if self.conditioning is not None:
+        for name, handle in self._handles().items():
             own: dict[str, Tensor] = {}
-            text = json.dumps(split_state(self.conditioning.state_dict(), "", own))
-            found |= {f"conditioning.{name}": full(tensor) for name, tensor in own.items()}
-            found["text."] = torch.tensor(list(text.encode()), dtype=torch.uint8)
+            text = json.dumps(split_state(handle.state_dict(), "", own))
+            found |= {f"{name}.{path}": full(tensor) for path, tensor in own.items()}
+            found[f"text.{name}"] = torch.tensor(list(text.encode()), dtype=torch.uint8)
         return found
 
     def load_(self, tensors: Mapping[str, Tensor]) -> None:
@@ -66,11 +73,9 @@ class TrainingState:
             self.scaler.load_state_dict(
                 {name: type(known[name])(value.item()) for name, value in parts["scaler"].items()}
             )
-        if self.conditioning is not None:
-            text = bytes(parts["text"][""].tolist()).decode()
-            self.conditioning.load_state_dict(
-                join_state(parse_json(text, "the checkpoint"), parts.get("conditioning", {}))
-            )
+        for name, handle in self._handles().items():
+            text = bytes(parts["text"][name].tolist()).decode()
+            handle.load_state_dict(join_state(parse_json(text, "the checkpoint"), parts.get(name, {})))
 
 
 def _as(target: Tensor, whole: Tensor) -> Tensor:
