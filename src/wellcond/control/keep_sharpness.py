@@ -16,6 +16,8 @@ from wellcond.scale.queries_and_keys import QueriesAndKeys, queries_and_keys
 from wellcond.scale.sharpen import sharpen_
 from wellcond.scale.sharpness import sharpness
 
+BELOW = "below its band: it is only told"
+
 
 def keep_sharpness(
     layer: AttentionLayer, call: Call, bands: Bands, step: int, writes: ParameterWrites
@@ -44,8 +46,7 @@ def keep_sharpness(
             yield ControlRecord(step, "sharpness", layer.name, head, "β", None, reason="its logits are not finite")
             return
         if 0 < numbers["β"] < low:
-            reason = "below its band: it is only told"
-            yield ControlRecord(step, "sharpness", layer.name, head, "β", numbers["β"], reason=reason)
+            yield ControlRecord(step, "sharpness", layer.name, head, "β", numbers["β"], reason=BELOW)
         factors = {name: limits[name] / numbers[name] if numbers[name] else math.inf for name in limits}
         strictest = min(factors, key=lambda name: factors[name])
         if factors[strictest] * (1 + close) < 1:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import copy
+import math
 import time
 from pathlib import Path
 from typing import Any
@@ -14,9 +16,10 @@ from tests.laboratory import TINY, interrupt_and_resume, metrics, prepared, quie
 from tests.training import vit
 from wellcond.errors import WellcondError
 from wellcond.lab.analysis.outcome import read_outcomes
-from wellcond.lab.comparison import run_all
+from wellcond.lab.comparison import run_all, run_one
 from wellcond.lab.recipe.recipe import parse_recipe
 from wellcond.lab.recipe.settings import Training
+from wellcond.lab.training import train as training
 from wellcond.lab.training.optimize import optimizer_for, steer_
 
 RECIPE = f"""{TINY.partition("[arms")[0].replace("batch = 16", 'batch = 16{nl}optimizer = "head-muon"{nl}lr = 1e-2')}
@@ -101,3 +104,68 @@ def test_a_cycle_of_momentum_reaches_muon() -> None:
     steer_(found, 30, 1e-3, settings)
     first = {group["betas"][0] for group in found.param_groups if group["algorithm"] == "adamw"}
     assert {group["momentum"] for group in found.param_groups if group["algorithm"] == "muon"} == first
+
+
+DIFFERENT = f"""{TINY.partition("[arms")[0].replace("batch = 16", "batch = 16{nl}clip = inf").replace("ema = 0.9", "")}
+[arms.default]
+
+[arms.clipped]
+train = {{ clip = 1e-3 }}
+
+[arms.sphere]
+train = {{ optimizer = "muon", sphere = 1.0 }}
+
+[arms.normed]
+model = {{ qk_norm = true }}
+
+[arms.penalised]
+penalty = 10.0
+""".replace("{nl}", "\n")
+
+
+def test_arms_may_differ_in_their_optimizer_and_model(tmp_path: Path, monkeypatch: Any) -> None:
+    """Each is trained as it says: weights on their sphere, norms in place, an update of gradients of a tiny norm."""
+    last: dict[str, Any] = {}
+    original = training.evaluate
+
+    def kept(model: Any, *others: Any) -> Any:
+        last[current[0]] = copy.deepcopy(model).eval()
+        return original(model, *others)
+
+    monkeypatch.setattr(training, "evaluate", kept)
+    experiment = prepared(write(tmp_path, DIFFERENT), tmp_path / "out", seeds=(0,))
+    current = [""]
+    for arm, seed in experiment.runs():
+        current[0] = arm.name
+        assert run_one(experiment, arm, seed) == "finished"
+    norms = torch.linalg.svdvals(last["sphere"].blocks[0].attn.qkv.weight.detach())[0]
+    assert float(norms) == pytest.approx(math.sqrt(3), rel=1e-5)
+    assert type(last["normed"].blocks[0].attn.q_norm).__name__ == "LayerNorm"
+    assert type(last["default"].blocks[0].attn.q_norm).__name__ == "Identity"
+    kappa = {
+        name: float(torch.linalg.cond(last[name].blocks[0].attn.qkv.weight[:8].detach()))
+        for name in ("default", "penalised")
+    }
+    assert kappa["penalised"] < kappa["default"] / 2, kappa
+    assert not torch.equal(last["clipped"].head.weight, last["default"].head.weight)
+
+
+@pytest.mark.parametrize(
+    ("arm", "words"),
+    [
+        ("train = { steps = 3 }", "train.steps is the same for all arms"),
+        ("train = { clip = -1 }", "clip"),
+        ("train = { sphere = 1.0 }", "sphere is of the optimizers muon"),
+        ("penalty = -1", "penalty"),
+    ],
+)
+def test_settings_that_an_arm_cannot_have_are_told(arm: str, words: str) -> None:
+    with pytest.raises(WellcondError, match=words):
+        parse_recipe(f"{TINY.partition('[arms')[0]}[arms.default]\n[arms.other]\n{arm}", "my.toml")
+
+
+@pytest.mark.parametrize("option", ["qk_nrom = true", "qk_norm = 3"])
+def test_an_option_that_the_model_has_not_is_told_with_its_arm(option: str, tmp_path: Path) -> None:
+    text = f"{TINY.partition('[arms')[0]}[arms.default]\n[arms.other]\nmodel = {{ {option} }}"
+    with pytest.raises(WellcondError, match=r"arm 'other': .*qk_n"):
+        prepared(write(tmp_path, text), tmp_path / "out")

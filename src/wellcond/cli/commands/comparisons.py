@@ -86,8 +86,11 @@ def sensitivity_command(
     found = lab.sensitivity_recipe(loaded, lr and _rates(lr), folder, where)
     if not lab.first_process():
         return
-    picture = folder / "sensitivity.png"
-    echo(to_json(found.to_dict()) if json else f"{filled(str(found))}\n\nwritten to {picture}")
+    if json:
+        echo(to_json(found.to_dict()))
+        return
+    parts = [found, found.early_warnings] if found.early_warnings.runs else [found]
+    echo("\n\n".join([*(filled(str(part)) for part in parts), f"written to {folder / 'sensitivity.png'}"]))
 
 
 @command

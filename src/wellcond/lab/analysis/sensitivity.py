@@ -17,9 +17,11 @@ import numpy as np
 from wellcond._core.json_safe import plain
 from wellcond._core.result_table import ResultTable, Tabular
 from wellcond.errors import WellcondError
+from wellcond.lab.analysis.early_warning import EarlyWarnings, early_warnings
 from wellcond.lab.analysis.outcome import Outcome
 from wellcond.lab.analysis.paired_test import PairedTest, interval, mean_of, paired_test, sd_of, with_holm
 from wellcond.lab.analysis.verdicts import verdict
+from wellcond.lab.recipe.arms import arms_of
 from wellcond.lab.recipe.rate_grid import runs_by_rate
 from wellcond.lab.recipe.recipe import Recipe
 
@@ -84,6 +86,7 @@ class Sensitivity(Tabular):
         in_logarithm: whether areas are of its logarithm, as those of a perplexity are.
         untrained: the metric before training, mean over arms and seeds.
         arms: in the recipe's order.
+        early_warnings: of arms that a control watched without acting.
     """
 
     baseline: str
@@ -92,6 +95,7 @@ class Sensitivity(Tabular):
     in_logarithm: bool
     untrained: float | None
     arms: tuple[ArmSensitivity, ...]
+    early_warnings: EarlyWarnings
 
     def __getitem__(self, arm: str) -> ArmSensitivity:
         for one in self.arms:
@@ -141,14 +145,17 @@ def sensitivity_of(recipe: Recipe, lr: Sequence[float], outcomes: Iterable[Outco
     runs = list(outcomes)
     first = runs[0]
     in_logarithm = first.metric == "perplexity"
-    found = [_arm(name, by_rate, in_logarithm) for name, by_rate in runs_by_rate(recipe, lr, runs).items()]
+    sorted_runs = runs_by_rate(recipe, lr, runs)
+    found = [_arm(name, by_rate, in_logarithm) for name, by_rate in sorted_runs.items()]
     base = next(one for one in found if one.arm == recipe.baseline)
     others = [one for one in found if one is not base]
     tests = with_holm([paired_test(one.arm, one.areas, base.arm, base.areas) for one in others])
     tested = {test.arm: test for test in tests}
     arms = tuple(replace(one, to_baseline=tested.get(one.arm)) for one in found)
     untrained = mean_of([run.test[0][1] for run in runs if run.test])
-    return Sensitivity(base.arm, first.metric, first.higher_is_better, in_logarithm, untrained, arms)
+    watched = [arm.name for arm in arms_of(recipe) if (arm.settings.bands or {}).get("act") is False]
+    early = early_warnings(sorted_runs, watched)
+    return Sensitivity(base.arm, first.metric, first.higher_is_better, in_logarithm, untrained, arms, early)
 
 
 def _arm(name: str, by_rate: Mapping[float, Sequence[Outcome]], in_logarithm: bool) -> ArmSensitivity:

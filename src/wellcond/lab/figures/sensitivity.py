@@ -29,7 +29,10 @@ def sensitivity_figure(found: Sensitivity, path: str | os.PathLike[str] | None =
             areas.plot(ends, [row, row], color=colours[one.arm], linewidth=1.5)
             areas.plot(one.mean, row, "o", color=colours[one.arm], markersize=5)
     frame_panel(curves, f"{found.metric} after training", "learning rate")
+    rates = sorted({lr for one in found.arms for lr in one.rates})
     curves.set_xscale("log")
+    curves.set_xticks(rates, [f"{lr:g}" for lr in rates])
+    curves.minorticks_off()
     if found.in_logarithm:
         curves.set_yscale("log")
     if found.untrained is not None:
