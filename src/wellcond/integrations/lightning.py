@@ -1,14 +1,17 @@
-"""A conditioned or monitored model in a Trainer of Lightning, which builds optimizers and checkpoints itself."""
+"""A conditioned, monitored or controlled model in a Trainer of Lightning, which builds the optimizer itself."""
 
 from __future__ import annotations
 
 from typing import Any
 
+from torch import nn
+
 from wellcond._core.checked import checked
 from wellcond.conditioning.handle import Conditioning
+from wellcond.control.control import Control
 from wellcond.diagnosis.monitor import Monitor
 from wellcond.errors import WellcondError
-from wellcond.integrations.shared import NAME, Watching, attach, check_model, missing_library
+from wellcond.integrations.shared import NAME, Controlling, Watching, attach, check_model, missing_library
 
 try:
     from lightning.pytorch import Callback, LightningModule
@@ -95,3 +98,59 @@ class MonitorCallback(Callback):  # type: ignore[misc]
     def on_fit_end(self, trainer: Any, pl_module: Any) -> None:
         """Training is over."""
         self._watching.end()
+
+
+class ControlCallback(Callback):  # type: ignore[misc]
+    """Keep attention within bands while Lightning trains; its state is in Lightning's checkpoints.
+
+    Args:
+        network: what is controlled, where it is a network inside the module that `training_step` calls; None for the
+            module itself.
+        options: keywords of `wc.control_`, as in `max_logit=100, every=20`.
+
+    >>> ControlCallback(max_logit=100, every=20).control is None
+    True
+    """
+
+    @checked
+    def __init__(self, network: nn.Module | None = None, **options: Any) -> None:
+        self.network, self._controlling = network, Controlling(options)
+
+    @property
+    def control(self) -> Control | None:
+        """The `wc.Control`; None before training."""
+        return self._controlling.control
+
+    @property
+    def state_key(self) -> str:
+        """The key of our state among the callbacks' in a checkpoint."""
+        return f"{NAME}-control"
+
+    def on_fit_start(self, trainer: Any, pl_module: Any) -> None:
+        """The optimizers are there, and our own state is loaded."""
+        model = pl_module if self.network is None else self.network
+        check_model(model, pl_module, "to be controlled")
+        own = {id(p) for p in model.parameters()}
+        holding = [
+            optimizer
+            for optimizer in trainer.optimizers
+            if any(id(p) in own for group in optimizer.param_groups for p in group["params"])
+        ]
+        if len(holding) != 1:
+            raise WellcondError(
+                f"{len(holding)} optimizers hold weights of the {type(model).__name__}, and a control counts the steps "
+                "of one: call wc.control_(network, optimizer, …) in configure_optimizers"
+            )
+        self._controlling.begin(model, holding[0])
+
+    def state_dict(self) -> dict[str, Any]:
+        """Dictionaries, tensors and numbers, which Lightning loads without running code."""
+        return {} if self.control is None else self.control.state_dict()
+
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        """Called before training begins."""
+        self._controlling.saved = state_dict
+
+    def on_fit_end(self, trainer: Any, pl_module: Any) -> None:
+        """Training is over."""
+        self._controlling.end()

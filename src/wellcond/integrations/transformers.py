@@ -1,4 +1,4 @@
-"""A conditioned or monitored model in the Trainer of transformers, which builds optimizer and checkpoints itself."""
+"""A conditioned, monitored or controlled model in the Trainer of transformers, which builds the optimizer itself."""
 
 from __future__ import annotations
 
@@ -14,12 +14,13 @@ from wellcond._core.argument_types import Folder
 from wellcond._core.checked import checked
 from wellcond._core.safe_text import visible
 from wellcond.attention.storage import full
-from wellcond.checkpoint.handle_state import load_state_, write_state
+from wellcond.checkpoint.handle_state import load_state_, read_state, write_state
 from wellcond.conditioning.handle import Conditioning
 from wellcond.conditioning.storage.live_parameter import live_owners, parameter_of
+from wellcond.control.control import Control
 from wellcond.diagnosis.monitor import Monitor
 from wellcond.errors import CheckpointError
-from wellcond.integrations.shared import NAME, Watching, attach, check_model, missing_library
+from wellcond.integrations.shared import NAME, Controlling, Watching, attach, check_model, missing_library
 
 try:
     from transformers import TrainerCallback
@@ -79,15 +80,7 @@ class ConditioningTrainerCallback(TrainerCallback):  # type: ignore[misc]
     def on_save(self, args: Any, state: Any, control: Any, **rest: Any) -> None:
         """The checkpoint is complete but for us."""
         found = self.handle.state_dict()  # on every rank: sharded weights are gathered
-        folder = _folder(args, state.global_step)
-        if not args.should_save:
-            return
-        if folder.is_dir():
-            write_state(found, folder / self.file)
-        else:
-            warnings.warn(
-                f"there is no '{visible(folder)}', so the state of the conditioning is not saved", stacklevel=2
-            )
+        _save(args, state.global_step, self.file, found, "conditioning")
 
     def on_train_end(self, args: Any, state: Any, control: Any, **rest: Any) -> None:
         """The best model's weights were loaded: take the W they came from, not W to rounding error."""
@@ -97,16 +90,12 @@ class ConditioningTrainerCallback(TrainerCallback):  # type: ignore[misc]
                 self._restore(best)
 
     def _resume(self, args: Any, step: int) -> None:
-        if self.resume_from is not None:
-            self._restore(Path(self.resume_from) / self.file)
-            return
-        folders = [Path(str(args.resume_from_checkpoint)), _folder(args, step)]
-        found = next((folder / self.file for folder in folders if (folder / self.file).is_file()), None)
+        found = _saved(args, step, self.file, self.resume_from)
         if found is not None:
             self._restore(found)
         else:
             warnings.warn(
-                f"there is no {self.file} in '{visible(folders[-1])}', so W comes from the weights of the "
+                f"there is no {self.file} in '{visible(_folder(args, step))}', so W comes from the weights of the "
                 "checkpoint, to rounding error; for a bit-exact continuation say "
                 "ConditioningTrainerCallback(handle, resume_from=FOLDER)",
                 stacklevel=2,
@@ -172,6 +161,49 @@ class MonitorTrainerCallback(TrainerCallback):  # type: ignore[misc]
         self._watching.end()
 
 
+class ControlTrainerCallback(TrainerCallback):  # type: ignore[misc]
+    """Keep attention within bands while the Trainer trains, and save what a resumed run needs in its checkpoints.
+
+    The state is `wellcond-control.safetensors` in each checkpoint's folder.
+
+    Args:
+        resume_from: the checkpoint's folder, where it is not the Trainer's own.
+        options: keywords of `wc.control_`, as in `max_logit=100, every=20`.
+
+    >>> callback = ControlTrainerCallback(max_logit=100, every=20)
+    >>> callback.control is None
+    True
+    """
+
+    FILE = f"{NAME}-control.safetensors"
+
+    @checked
+    def __init__(self, *, resume_from: Folder | None = None, **options: Any) -> None:
+        self._controlling, self.resume_from = Controlling(options), resume_from
+
+    @property
+    def control(self) -> Control | None:
+        """The `wc.Control`; None before training."""
+        return self._controlling.control
+
+    def on_train_begin(
+        self, args: Any, state: Any, control: Any, model: nn.Module, optimizer: Any = None, **rest: Any
+    ) -> None:
+        """Weights, optimizer and schedule are loaded by now."""
+        file = _saved(args, state.global_step, self.FILE, self.resume_from) if state.global_step else None
+        self._controlling.saved = {} if file is None else read_state(file)
+        self._controlling.begin(model, optimizer, state.global_step)
+
+    def on_save(self, args: Any, state: Any, control: Any, **rest: Any) -> None:
+        """The checkpoint is complete but for us."""
+        if self.control is not None:
+            _save(args, state.global_step, self.FILE, self.control.state_dict(), "control")
+
+    def on_train_end(self, args: Any, state: Any, control: Any, **rest: Any) -> None:
+        """Training is over."""
+        self._controlling.end()
+
+
 def _handler(callback: TrainerCallback) -> CallbackHandler | None:
     """The Trainer's list of callbacks, trackers among them, while it calls one of them.
 
@@ -186,6 +218,25 @@ def _handler(callback: TrainerCallback) -> CallbackHandler | None:
         if isinstance(owner, CallbackHandler) and callback in owner.callbacks:
             return owner
     return None
+
+
+def _save(args: Any, step: int, file: str, found: dict[str, Any], what: str) -> None:
+    """Add a state to the checkpoint of a step, from the process that saves."""
+    folder = _folder(args, step)
+    if not args.should_save:
+        return
+    if folder.is_dir():
+        write_state(found, folder / file)
+    else:
+        warnings.warn(f"there is no '{visible(folder)}', so the state of the {what} is not saved", stacklevel=2)
+
+
+def _saved(args: Any, step: int, file: str, resume_from: Folder | None) -> Path | None:
+    """A file in the checkpoint that training resumes from; None where it is not found."""
+    if resume_from is not None:
+        return Path(resume_from) / file
+    folders = [Path(str(args.resume_from_checkpoint)), _folder(args, step)]
+    return next((folder / file for folder in folders if (folder / file).is_file()), None)
 
 
 def _folder(args: Any, step: int) -> Path:
