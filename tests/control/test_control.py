@@ -13,6 +13,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 import wellcond as wc
+from tests.attention.test_head_blocks import deepseek
 from tests.cases import CASES
 from tests.training import HEADS, MODELS, WIDTH, batches, loss
 from wellcond.control.limit_condition import limit_condition
@@ -104,6 +105,35 @@ def test_the_largest_logit_is_clipped_as_published(rule):
     assert torch.equal(now[d:WIDTH], kept[d:WIDTH])
     assert torch.equal(now[2 * WIDTH :], kept[2 * WIDTH :])
     assert control.log[0].quantity == "logit"
+
+
+def test_latent_attention_comes_to_its_limit_though_keys_share_a_rotary_part(monkeypatch):
+    model, batch = deepseek()
+    found = []
+    original = functional.softmax
+
+    def seen(x: Tensor, *args, **kwargs) -> Tensor:
+        if x.ndim == 4:
+            found.append(x.masked_fill(x < -1e9, 0.0).abs().amax((0, 2, 3)).detach())
+        return original(x, *args, **kwargs)
+
+    def largest() -> Tensor:
+        found.clear()
+        with torch.no_grad(), monkeypatch.context() as patch:
+            patch.setattr(functional, "softmax", seen)
+            model(**batch)
+        return torch.stack(found)
+
+    model.set_attn_implementation("eager")
+    before = largest()
+    assert before.shape == (2, 4)
+    limit = float(before[0].median())
+    control = wc.control_(
+        model, torch.optim.SGD(model.parameters(), lr=0.0), rule="qk_clip", max_logit=limit, batch=batch
+    )
+    control.look()
+    expected = before[0].clamp_max(limit)
+    assert torch.allclose(largest()[0], expected, rtol=1e-6)
 
 
 def test_the_spectrum_comes_to_its_limit_at_the_same_norm():

@@ -44,18 +44,17 @@ def sharpen_(
     reason = layer.query.refusal() or layer.key.refusal()
     if reason:
         return reason
-    group = layer.num_heads // layer.key.heads
     factors = [1.0] * layer.num_heads  # of the logits of each head
     now: Sequence[float | None] = before
     for _ in range(ROUNDS):
         if _alike(targets, now):
-            _write(layer, *_split(factors, group), writes)
+            _write(layer, *_split(layer, factors), writes)
             return ""
         factors = [f * t / (beta or math.inf) for f, t, beta in zip(factors, targets, now, strict=True)]
-        last, now = now, logits.sharpness(*_split(factors, group))
+        last, now = now, logits.sharpness(*_split(layer, factors))
         if _alike(last, now) and not _alike(targets, now):
             break
-    if _alike(before, logits.sharpness(*_split([100.0] * layer.num_heads, group))):
+    if _alike(before, logits.sharpness(*_split(layer, [100.0] * layer.num_heads))):
         return _by_gains(layer, measure, targets, writes)
     return "a bias or a cap of its logits, or something else beside Q and K, keeps its sharpness from the target"
 
@@ -64,9 +63,17 @@ def _alike(a: Sequence[float | None], b: Sequence[float | None]) -> bool:
     return all(x and y and abs(y / x - 1) < CLOSE for x, y in zip(a, b, strict=True))
 
 
-def _split(factors: Sequence[float], group: int) -> tuple[list[float], list[float]]:
-    """Queries' and keys' parts of the factors: equal roots; heads that share a key share the mean of its root."""
-    keys = []
+def _split(layer: AttentionLayer, factors: Sequence[float]) -> tuple[list[float], list[float]]:
+    """Queries' and keys' parts of the factors: equal roots; heads that share a key share the mean of its root.
+
+    Where part of each key is no head's, as the rotary part of latent attention, queries take all of it: QK-clip
+    (2507.20534) multiplies their rotary part by γ and the rest by √γ on both sides, which are the same logits.
+    """
+    assert layer.query is not None
+    assert layer.key is not None
+    if layer.query.width != layer.key.width:
+        return list(factors), [1.0] * layer.key.heads
+    group, keys = layer.num_heads // layer.key.heads, []
     for start in range(0, len(factors), group):
         mine = factors[start : start + group]
         keys.append(math.exp(sum(math.log(f) for f in mine) / len(mine) / 2))
