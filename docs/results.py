@@ -4,7 +4,9 @@ Usage: `python docs/results.py runs/fashion-mnist runs/topics-text …`
 
 A block is what stands between `<!-- NAME -->` and `<!-- end -->`, NAME being the folder's; what is around it stays. The
 records of the runs go to `docs/results/NAME.json`, from which the site's page is drawn when it is built. Then the table
-of all published numbers in `docs/published.md` is written anew from all records that are kept.
+of all published numbers in `docs/published.md` is written anew from all records that are kept. Of a folder of
+`wellcond sensitivity`, called as its recipe is, the picture goes to `docs/img` and the numbers to
+`docs/results/sensitivity`.
 """
 
 from __future__ import annotations
@@ -13,17 +15,23 @@ import json
 import re
 import sys
 import tempfile
+import textwrap
 from pathlib import Path
 
 from hooks import unpack
 
+from wellcond._core.result_table import Tabular
+from wellcond._core.text_tables import table
 from wellcond.lab.analysis.outcome import read_outcomes
+from wellcond.lab.analysis.sensitivity import sensitivity_of
 from wellcond.lab.analysis.statistics import compare_outcomes
 from wellcond.lab.analysis.summary import table_text
+from wellcond.lab.recipe.recipe import load_recipe
 from wellcond.reproduce.results import results, results_text
 
 DOCS = Path(__file__).parent
 MARK = "<!-- table -->"
+WIDTH = 100
 
 BLOCK = """\
 <!-- {name} -->
@@ -33,7 +41,7 @@ $ {command}
 {table}
 ```
 
-{runs} runs, {minutes:.3g} minutes of training in all; {machine}. [The page]({page}).
+{runs} runs, {minutes:.3g} minutes of training in all; {machine}. {more}
 <!-- end -->"""
 
 
@@ -44,18 +52,41 @@ def records(folder: Path) -> dict[str, str]:
 
 
 def block(folder: Path) -> str:
+    """Write what the site keeps of a folder; return its block."""
     about = json.loads((folder / "comparison.json").read_text())
     outcomes = read_outcomes(folder)
     machine = about["machine"]
+    numbers = folder / "sensitivity.json"
+    if numbers.exists():
+        kept = json.loads(numbers.read_text())
+        rates = tuple(float(lr) for lr in kept["arms"][0]["rates"])
+        found = sensitivity_of(load_recipe(folder.name), rates, outcomes)
+        text = f"{fitted(found)}\n\n{fitted(found.early_warnings)}"
+        picture = DOCS / "img" / f"{folder.name}.png"
+        found.plot(picture)
+        (DOCS / "results" / "sensitivity").mkdir(exist_ok=True)
+        (DOCS / "results" / "sensitivity" / f"{folder.name}.json").write_text(numbers.read_text())
+        more = f"\n\n![{found.metric} against the learning rate, and areas](img/{picture.name})"
+    else:
+        text = table_text(compare_outcomes(outcomes, about["baseline"]))
+        more = f"[The page](results/{folder.name}.html)."
+        (DOCS / "results" / f"{folder.name}.json").write_text(json.dumps(records(folder), indent=0) + "\n")
     return BLOCK.format(
         name=folder.name,
         command=about["command"],
-        table=table_text(compare_outcomes(outcomes, about["baseline"])),
+        table=text,
         runs=len(outcomes),
         minutes=sum(outcome.seconds for outcome in outcomes) / 60,
         machine=f"{machine['processor']}, {machine['cores']} cores, torch {about['versions']['torch']}",
-        page=f"results/{folder.name}.html",
+        more=more,
     )
+
+
+def fitted(found: Tabular) -> str:
+    """A table as a terminal of some width shows it."""
+    whole = found._result_table()
+    notes = [textwrap.fill(str(note), WIDTH, subsequent_indent="  ") for note in whole.notes]
+    return "\n".join([table(whole.header, whole.rows, width=WIDTH, keys=1), *notes])
 
 
 def published(page: str) -> str:
@@ -78,7 +109,6 @@ def main(folders: list[Path]) -> None:
             sys.exit(f"{page} has no place for it: write <!-- {folder.name} --> where the block is to be")
         made = block(folder)
         text = pattern.sub(lambda _, made=made: made, text, count=1)
-        (DOCS / "results" / f"{folder.name}.json").write_text(json.dumps(records(folder), indent=0) + "\n")
     page.write_text(text)
     listed = DOCS / "published.md"
     listed.write_text(published(listed.read_text()))

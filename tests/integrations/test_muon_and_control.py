@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from accelerate import Accelerator
 from lightning.pytorch import LightningModule
 from lightning.pytorch import Trainer as LightningTrainer
 from torch import Tensor, nn
@@ -129,6 +130,29 @@ def test_lightning_keeps_a_controls_state_in_its_checkpoints(tmp_path: Path) -> 
     straight = trained_by_lightning(tmp_path / "straight", 2)
     trained_by_lightning(tmp_path / "cut", 1)
     check_went_on(trained_by_lightning(tmp_path / "cut", 2, tmp_path / "cut" / "last.ckpt"), straight)
+
+
+def test_accelerate_keeps_a_controls_state(tmp_path: Path) -> None:
+    def controlled() -> tuple[Accelerator, wc.Control]:
+        accelerator = Accelerator(cpu=True)
+        model = gpt2(torch.float32)
+        model, optimizer = accelerator.prepare(model, torch.optim.AdamW(model.parameters(), lr=1e-2))
+        control = wc.control_(model, optimizer, **KEPT)
+        accelerator.register_for_checkpointing(control)
+        ids = torch.randint(31, (4, 12), generator=torch.Generator().manual_seed(0))
+        for _ in range(3):
+            accelerator.backward(model(ids, labels=ids).loss)
+            optimizer.step()
+        return accelerator, control
+
+    accelerator, control = controlled()
+    accelerator.save_state(str(tmp_path))
+    again, other = controlled()
+    other.load_state_dict({"steps": 0, "looks": 0})
+    again.load_state(str(tmp_path))
+    ours, theirs = other.state_dict(), control.state_dict()
+    assert (ours["steps"], ours["looks"]) == (theirs["steps"], theirs["looks"]) == (3, 1)
+    assert all(same_bits(ours["updates"]["weights"][k], v) for k, v in theirs["updates"]["weights"].items())
 
 
 def test_wrong_words_and_networks_are_told() -> None:
