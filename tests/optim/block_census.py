@@ -34,12 +34,14 @@ def examine(model: nn.Module, inputs: dict[str, Any]) -> dict[str, Any]:
     wrong = [f"{one.layer}: {one.reason}" for one in check.layers if one.checked and one.reason]
     layers = list(observe(model, from_structure(model), inputs).layers)
     blocks = wc.head_blocks(model, layers=layers)
-    named = {layer.name: layer for layer in layers}
+    owners = {(layer.name, p.weight.path): layer for layer in layers for _, p in layer.projections()}
     for name, parameter in model.named_parameters():
         parts = blocks.get(name, ())
         if any(part.layout is not None for part in parts):
             wrong += [] if once(parts, parameter) else [f"{name}: a number is in no block, or in two"]
-            wrong += [f"{name}: {p.role} {p.head}" for p in parts if p.role and not same(p, parameter, named[p.layer])]
+            wrong += [
+                f"{name}: {p.role} {p.head}" for p in parts if p.role and not same(p, parameter, owners[p.layer, name])
+            ]
     return {
         "layers": len(check.layers),
         "right": sum(one.checked and not one.reason for one in check.layers),

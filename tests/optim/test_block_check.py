@@ -6,6 +6,7 @@ from dataclasses import replace
 
 import pytest
 import torch
+from transformers import LiltConfig, LiltModel
 
 import wellcond as wc
 from tests.attention.test_head_blocks import NORMALISED_TOGETHER, deepseek
@@ -54,3 +55,24 @@ def test_blocks_that_lie_elsewhere_are_found(monkeypatch, wrong):
     found = wc.optim.check_blocks(CASES["timm-vit"].model(), CASES["timm-vit"].batch().float())
     assert not found
     assert all(layer.reason for layer in found.layers)
+
+
+def test_a_batch_that_shows_nothing_of_a_role_is_said_to():
+    """Where all tokens are one, no query matters, and blocks in another order would look the same."""
+    model = torch.nn.TransformerEncoderLayer(8, 2, 16, batch_first=True)
+    found = wc.optim.check_blocks(model, torch.randn(1, 1, 8).expand(2, 5, 8).contiguous())
+    assert [(layer.checked, "moves no output" in layer.reason) for layer in found.layers] == [(False, True)]
+    assert wc.optim.check_blocks(model, torch.randn(2, 5, 8)).layers[0].checked
+
+
+def test_layers_of_one_name_are_checked_by_their_own_blocks():
+    """LiLT's module has attention of words and of their places, whose scores are added."""
+    sizes = {"hidden_size": 48, "num_hidden_layers": 1, "num_attention_heads": 4, "intermediate_size": 16}
+    model = LiltModel(LiltConfig(vocab_size=31, **sizes)).eval()
+    generator = torch.Generator().manual_seed(0)
+    tokens = {"input_ids": torch.randint(5, 31, (2, 7), generator=generator)}
+    corner = torch.randint(0, 100, (2, 7, 2), generator=generator)
+    tokens["bbox"] = torch.cat([corner, corner + 9], -1)
+    found = wc.optim.check_blocks(model, tokens)
+    assert found.layers[0].blocks == 16
+    assert (found.layers[0].checked, found.layers[0].reason) == (True, "")

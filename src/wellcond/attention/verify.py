@@ -12,7 +12,7 @@ from torch import Tensor
 from wellcond._core.safe_text import briefly
 from wellcond.attention.apart import tied_roles
 from wellcond.attention.capture import evaluating
-from wellcond.attention.replay import Call, project, project_out
+from wellcond.attention.replay import Call, Mixing, Softmax, project, project_out
 from wellcond.attention.roles import QKV
 from wellcond.attention.view import AttentionLayer
 
@@ -116,10 +116,14 @@ def rebuild(layer: AttentionLayer, call: Call) -> tuple[Tensor, float]:
         )
         mixing = replay.mixing(call)
         mixed = mixing(q, k, v)
-        still = mixing(torch.zeros_like(q), k, v) if q.numel() else torch.zeros_like(mixed)
+        still = _unasked(mixing, q, k, v) if q.numel() else torch.zeros_like(mixed)
         output = finished(layer, call, mixed)
         by_head = _by_head(layer, mixed - still) if replay.guess else [output - finished(layer, call, still)]
         return output, min(float(part.abs().max()) for part in by_head)
+
+
+def _unasked(mixing: Mixing, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+    return mixing.unasked(q, k, v) if isinstance(mixing, Softmax) else mixing(torch.zeros_like(q), k, v)
 
 
 def _by_head(layer: AttentionLayer, mixed: Tensor) -> Iterator[Tensor]:

@@ -64,10 +64,11 @@ def keep_sharpness(
 
 def _numbers(logits: QueriesAndKeys) -> list[dict[str, float]]:
     """β and the largest visible logit of each head that has them, over all processes."""
-    seen = logits.attended()
-    betas = [] if seen is None else mean_over_processes(sharpness(seen.logits, seen.hidden))
+    seen = logits.scored()
+    betas = [] if seen is None else mean_over_processes(sharpness(*seen))
     if seen is None or None in betas:
         return []
-    size = seen.logits.abs() if seen.hidden is None else seen.logits.abs().masked_fill(seen.hidden, 0.0)
+    scores, hidden = seen
+    size = scores.abs() if hidden is None else scores.abs().masked_fill(hidden, 0.0)
     largest = max_over_processes(size.amax((0, 2, 3)).double().tolist())
     return [{"β": beta or 0.0, "logit": logit} for beta, logit in zip(betas, largest, strict=True)]

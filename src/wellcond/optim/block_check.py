@@ -89,8 +89,9 @@ def check_blocks(model: nn.Module, inputs: Any) -> BlockCheck:
     blocks = head_blocks(model, layers=list(require_layers(root, observed.layers)))
     found = []
     for layer, call in zip(observed.layers, observed.calls, strict=True):
-        mine = [(name, block) for name, parts in blocks.items() for block in parts if block.layer == layer.name]
-        found.append(_checked(layer, call, [(name, block) for name, block in mine if block.role]))
+        own = {projection.weight.path for _, projection in layer.projections()}  # two layers may have one name
+        mine = [(name, block) for name in blocks if name in own for block in blocks[name] if block.role]
+        found.append(_checked(layer, call, [(name, block) for name, block in mine if block.layer == layer.name]))
     return BlockCheck(tuple(found))
 
 
@@ -114,7 +115,8 @@ def _checked(layer: AttentionLayer, call: Call | None, blocks: list[tuple[str, H
 
 
 def _tried(layer: AttentionLayer, twin: RandomTwin, blocks: list[HeadBlock]) -> CheckedLayer:
-    twin.run()  # which writes the random weights
+    if not bool(torch.isfinite(twin.run()).any()):  # which writes the random weights
+        return CheckedLayer(layer.name, 0, "its module gives no numbers in float64", checked=False)
     stored = twin.projections["output"].parameter()
     whole = stored.clone()
     inputs = [block for block in blocks if block.role != "output"]
@@ -127,6 +129,9 @@ def _tried(layer: AttentionLayer, twin: RandomTwin, blocks: list[HeadBlock]) -> 
             assert block.head is not None
             moved = not same_output(_with_changed(twin, block), base)
             own = block.head == output.head // (layer.num_heads // getattr(layer, block.role).heads)
+            if own and not moved and not _matters(twin, stored, whole, [b for b in inputs if b.role == block.role]):
+                words = f"on this batch its {block.role} moves no output, whatever its weights are"
+                return CheckedLayer(layer.name, 0, words, checked=False)
             if moved != own:
                 text = "does not move its own head" if own else f"moves head {output.head}, too"
                 words = f"{block.role} {block.head} {text}: heads are mixed, or it lies elsewhere"
@@ -134,10 +139,18 @@ def _tried(layer: AttentionLayer, twin: RandomTwin, blocks: list[HeadBlock]) -> 
     return CheckedLayer(layer.name, len(blocks))
 
 
-def _with_changed(twin: RandomTwin, block: HeadBlock) -> Tensor:
-    """The output with one block of the copy's stored parameter negated and doubled."""
-    view = block.view(twin.projections[block.role].parameter())
-    view.mul_(-2.0)
+def _matters(twin: RandomTwin, stored: Tensor, whole: Tensor, blocks: list[HeadBlock]) -> bool:
+    """Whether all blocks of a role together change an output to which every head writes."""
+    stored.copy_(whole)
+    return not same_output(_with_changed(twin, *blocks), twin.run_as_it_is())
+
+
+def _with_changed(twin: RandomTwin, *blocks: HeadBlock) -> Tensor:
+    """The output with some blocks of the copy's stored parameters negated and doubled."""
+    views = [block.view(twin.projections[block.role].parameter()) for block in blocks]
+    for view in views:
+        view.mul_(-2.0)
     out = twin.run_as_it_is()
-    view.mul_(-0.5)
+    for view in views:
+        view.mul_(-0.5)
     return out

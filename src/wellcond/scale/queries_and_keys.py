@@ -27,13 +27,23 @@ class QueriesAndKeys:
         """Logits and probabilities; None where they are no average over the tokens alone."""
         return self.mixing.attended(self.query, self.key)
 
-    def sharpness(self, query: Sequence[float] | None = None, key: Sequence[float] | None = None) -> list[float | None]:
-        """β of every head with its queries and keys multiplied by numbers, mean over processes; none without logits."""
+    def scored(
+        self, query: Sequence[float] | None = None, key: Sequence[float] | None = None
+    ) -> tuple[Tensor, Tensor | None] | None:
+        """Logits, with queries and keys of every head multiplied by numbers, and where keys are hidden.
+
+        None where they are no average over the tokens alone.
+        """
         q, k = _times(self.query, query), _times(self.key, key)
         if isinstance(self.mixing, Softmax):  # probabilities are not asked for
-            return mean_over_processes(sharpness(self.mixing.logits(q, k), self.mixing.hidden))
+            return self.mixing.logits(q, k), self.mixing.hidden
         seen = self.mixing.attended(q, k)
-        return [] if seen is None else mean_over_processes(sharpness(seen.logits, seen.hidden))
+        return None if seen is None else (seen.logits, seen.hidden)
+
+    def sharpness(self, query: Sequence[float] | None = None, key: Sequence[float] | None = None) -> list[float | None]:
+        """β of every head with its queries and keys multiplied by numbers, mean over processes; none without logits."""
+        seen = self.scored(query, key)
+        return [] if seen is None else mean_over_processes(sharpness(*seen))
 
 
 def queries_and_keys(layer: AttentionLayer, call: Call, replay: Replay) -> QueriesAndKeys | None:
