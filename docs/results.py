@@ -41,7 +41,7 @@ $ {command}
 {table}
 ```
 
-{runs} runs, {minutes:.3g} minutes of training in all; {machine}. {more}
+{runs} runs, {minutes:.3g} minutes of training in all; {machine}.{more}
 <!-- end -->"""
 
 
@@ -69,7 +69,7 @@ def block(folder: Path) -> str:
         more = f"\n\n![{found.metric} against the learning rate, and areas](img/{picture.name})"
     else:
         text = table_text(compare_outcomes(outcomes, about["baseline"]))
-        more = f"[The page](results/{folder.name}.html)."
+        more = f" [The page](results/{folder.name}.html)."
         (DOCS / "results" / f"{folder.name}.json").write_text(json.dumps(records(folder), indent=0) + "\n")
     return BLOCK.format(
         name=folder.name,
