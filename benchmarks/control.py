@@ -3,9 +3,10 @@
 Usage: `python benchmarks/control.py`
 
 One model and one optimizer for all, as two copies of a model can differ by a per cent by where they lie in memory. A
-round is as many steps as lie between two looks, and has one. The ratio is the median over rounds of a contestant's time
-÷ the mean of the two plain rounds around it; that of a plain round in the same place is the noise. Prints a table and
-writes `benchmarks/results/control.json` with the machine.
+round is a few plain steps, as many under control, the last of them with a look, and as many with SVDs after the last.
+From these follows what 20 steps with one look take, ÷ 20 plain ones of the same round; the table has medians over
+rounds and their quartiles, and as the noise the plain steps of a round against those of the round before. Writes
+`benchmarks/results/control.json` with the machine.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ from wellcond._core.text_tables import table
 
 RESULTS = Path(__file__).parent / "results" / "control.json"
 BAR = 1.01
-ROUNDS, EVERY, IMAGES = 3, 20, 8
+ROUNDS, STEPS, EVERY, IMAGES = 10, 4, 20, 8
 
 
 def trainer() -> tuple[nn.Module, torch.optim.Optimizer, Callable[[], None]]:
@@ -55,36 +56,33 @@ def clip_by_svd(model: nn.Module, kappa: float) -> None:
 def main() -> None:
     model, optimizer, step = trainer()
 
-    def plain() -> None:
-        for _ in range(EVERY):
-            step()
-
-    def controlled() -> None:
-        bands = {"beta": (0.01, 0.8), "max_logit": 100.0, "kappa": 10.0, "every": EVERY, "budget": 0.01}
-        with wc.control_(model, optimizer, **bands, alarms=False) as control:
-            plain()
+    def controlled() -> list[float]:
+        bands = {"beta": (0.01, 0.8), "max_logit": 100.0, "kappa": 10.0, "every": STEPS, "alarms": False}
+        with wc.control_(model, optimizer, **bands) as control:
+            taken = [timed(step) for _ in range(STEPS)]
         assert control.looks == 1
+        return taken
 
-    def naive() -> None:
-        plain()
-        clip_by_svd(model, 10.0)
+    def naive() -> list[float]:
+        taken = [timed(step) for _ in range(STEPS)]
+        return [*taken[:-1], taken[-1] + timed(lambda: clip_by_svd(model, 10.0))]
 
-    contestants = {"control_": controlled, "naive SVD": naive, "plain": plain}
-    ratios: dict[str, list[float]] = {name: [] for name in contestants}
-    plain()  # cold caches, and views that are seen for the first time
-    controlled()
-    before = timed(plain)
+    controlled()  # cold caches, and views that are seen for the first time
+    plain = [statistics.median(timed(step) for _ in range(STEPS))]
+    ratios: dict[str, list[float]] = {"control_": [], "naive SVD": [], "plain": []}
     for _ in range(ROUNDS):
-        for name, run in contestants.items():
-            taken, after = timed(run), timed(plain)
-            ratios[name].append(2 * taken / (before + after))
-            before = after
+        plain.append(statistics.median(timed(step) for _ in range(STEPS)))
+        ratios["plain"].append(plain[-1] / plain[-2])
+        for name, run in {"control_": controlled, "naive SVD": naive}.items():
+            *ordinary, last = run()
+            ratios[name].append(((EVERY - 1) * statistics.median(ordinary) + last) / (EVERY * plain[-1]))
     medians = {name: statistics.median(own) for name, own in ratios.items()}
+    quartiles = {name: statistics.quantiles(own, n=4)[::2] for name, own in ratios.items()}
     rows = [
-        [name, f"{median:.4f}", f"{min(ratios[name]):.4f} … {max(ratios[name]):.4f}", f"{BAR:g}" * (name == "control_")]
+        [name, f"{median:.4f}", " … ".join(f"{q:.4f}" for q in quartiles[name]), f"{BAR:g}" * (name == "control_")]
         for name, median in medians.items()
     ]
-    print(table([f"{EVERY} steps of ViT-S, {IMAGES} images ÷ plain", "median", "rounds", "at most"], rows))
+    print(table([f"{EVERY} steps of ViT-S, {IMAGES} images ÷ plain", "median", "quartiles", "at most"], rows))
     print("\nbars met" if medians["control_"] <= BAR else "\nbars not met")
     record = {"machine": machine() | {"threads": torch.get_num_threads()}, "medians": medians, "rounds": ratios}
     RESULTS.write_text(json.dumps(record, indent=2, ensure_ascii=False) + "\n")

@@ -69,6 +69,23 @@ def test_killed_with_muon_and_control_it_goes_on_to_the_same_bits(straight: Path
     assert metrics(out) == metrics(straight)
 
 
+def test_untrained_models_are_tested_once_though_the_run_is_begun_again(tmp_path: Path, monkeypatch: Any) -> None:
+    experiment = prepared(write(tmp_path), tmp_path / "out", seeds=(0,), train={"test_first": True})
+    arm, _ = next(experiment.runs())
+    original = training.steer_
+
+    def interrupted(optimizer: Any, step: int, *others: Any) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(training, "steer_", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        run_one(experiment, arm, 0)
+    monkeypatch.setattr(training, "steer_", original)
+    run_one(experiment, arm, 0)
+    (found,) = experiment.outcomes()
+    assert [step for step, _ in found.test] == [0, 20, 40]
+
+
 @pytest.mark.parametrize(
     ("bands", "words"),
     [("{ beta = [0.8, 0.1] }", "least and largest"), ("{ kapa = 3 }", "kapa"), ("{ every = 0 }", "every")],

@@ -56,12 +56,14 @@ class RunFolder:
     def go_back_to(self, step: int) -> None:
         """Forget what was measured after a step: it will be measured again. The monitor looks before a step is made.
 
+        So is the untrained model tested, which is all that step 0 has.
+
         Files that a killed process had not finished go, too: a folder is written by one process at a time.
         """
         for begun in self.path.glob(".*.partial"):
             begun.unlink(missing_ok=True)
         metrics, timings = (run_lines(self.path / name) for name in ("metrics.jsonl", "timings.jsonl"))
-        kept = [one for one in metrics if one["step"] < step or (one["step"] == step and one["kind"] != "monitor")]
+        kept = [one for one in metrics if one["step"] < step or (one["step"] == step > 0 and one["kind"] != "monitor")]
         write_text(self.path / "metrics.jsonl", "".join(map(to_json_line, kept)))
         write_text(self.path / "timings.jsonl", "".join(to_json_line(one) for one in timings if one["step"] <= step))
 
