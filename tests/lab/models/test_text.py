@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from typing import Any
 
@@ -175,8 +176,10 @@ def test_nystrom_attention_is_what_numpy_makes_of_it(kernel: int, padding: int) 
 def test_with_a_landmark_for_each_token_it_is_softmax_attention() -> None:
     q, k, v = normal(3, 2, 3, 8, 5)
     exact = nn.functional.scaled_dot_product_attention(4 * q, 4 * k, v)
-    # A A⁺ A = A; the iteration ends at the rounding error of the inverse.
-    assert (nystrom_attention(4 * q, 4 * k, v, landmarks=8, iterations=60) - exact).abs().max() <= 1e-10
+    # A A⁺ A = A; the iteration ends at the rounding error of the inverse, κ(A) eps, which is 1e-10 to 1e-4 here.
+    kappa = torch.linalg.cond((16 * q @ k.mT / math.sqrt(5)).softmax(-1))
+    error = (nystrom_attention(4 * q, 4 * k, v, landmarks=8, iterations=60) - exact).abs().amax((2, 3))
+    assert (error <= kappa * torch.finfo(torch.float64).eps * v.abs().amax((2, 3))).all()
     module = seeded(lambda: NystromAttention(15, 3, landmarks=8, kernel=0))
     assert isinstance(module, NystromAttention)
     assert (module.mix(4 * q, 4 * k, v) - exact).abs().max() <= 1e-14  # and with no iteration at all
