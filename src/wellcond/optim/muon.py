@@ -168,7 +168,7 @@ class Muon(Optimizer):
                 self._retract(chunk, group["sphere"])
 
     def _retract(self, parameters: list[Tensor], radius: float) -> None:
-        weights = {p: full(p.detach()) for p in parameters}
+        weights = {p: full(p) for p in parameters}
         blocks = {p: [block.view(weights[p]) for block in self._parts[p]] for p in parameters}
         retract_((v.mT if p in self._transposed else v for p, views in blocks.items() for v in views), radius)
         for p, weight in weights.items():

@@ -1,4 +1,4 @@
-"""Learning-rate sensitivity by hand and by scipy, through the command line, and warnings against the loss."""
+"""Learning-rate sensitivity by hand, through the command line, and warnings against the loss."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from scipy import integrate, stats
+from scipy import stats
 from typer.testing import CliRunner
 
 from tests.laboratory import TINY
@@ -55,7 +55,8 @@ def found(values: dict[str, list[list[float | None]]]) -> Sensitivity:
 def test_the_area_is_an_integral_over_the_logarithm_of_the_rate() -> None:
     rng = np.random.default_rng(0)
     rates, losses = np.sort(rng.uniform(1e-4, 1, 9)), rng.normal(size=9)
-    expected = integrate.trapezoid(losses - losses.min(), np.log10(rates)) / np.ptp(np.log10(rates))
+    x, y = np.log10(rates), losses - losses.min()
+    expected = sum((y[i] + y[i + 1]) / 2 * (x[i + 1] - x[i]) for i in range(8)) / (x[-1] - x[0])
     assert area(dict(zip(rates.tolist(), losses.tolist(), strict=True))) == pytest.approx(expected, rel=1e-12)
     assert area({1.0: 3.0, 10.0: 3.0}) == 0.0
 

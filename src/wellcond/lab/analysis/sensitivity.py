@@ -13,6 +13,7 @@ from dataclasses import asdict, dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+from scipy import integrate
 
 from wellcond._core.json_safe import plain
 from wellcond._core.result_table import ResultTable, Tabular
@@ -200,7 +201,7 @@ def area(losses: Mapping[float, float]) -> float:
     """
     rates = sorted(losses)
     x, y = np.log(rates), np.array([losses[lr] for lr in rates])
-    return float(np.trapezoid(y - y.min(), x) / (x[-1] - x[0]))
+    return float(integrate.trapezoid(y - y.min(), x) / (x[-1] - x[0]))
 
 
 def _with_interval(one: ArmSensitivity) -> str:
