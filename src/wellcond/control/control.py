@@ -91,6 +91,7 @@ class Control:
         self._before: float | None = None  # when the last step was done
         self._durations: deque[float] = deque(maxlen=STEPS_TIMED)
         self._trained = 0.0  # seconds of all steps, each as long as is usual
+        self._cost = 0.0  # seconds of the last look; the first is made to know it
         self._inputs = TrainingInputs(model, examples)
         self._inputs.wanted = every == 1
         self._hook = optimizer.register_step_post_hook(self._stepped)
@@ -105,13 +106,14 @@ class Control:
             if self._affordable():
                 with self._inputs.as_called():
                     self.look()
+                self._cost = time.perf_counter() - begun
             self._inputs.take()  # what a look was left out for is not what the next one is to see
             self.seconds += time.perf_counter() - begun
         self._inputs.wanted = (self.steps + 1) % self.every == 0
         self._before = time.perf_counter()
 
     def _affordable(self) -> bool:
-        return self.budget is None or self.seconds <= self.budget * self._trained
+        return self.budget is None or self.seconds + self._cost <= self.budget * self._trained
 
     @property
     def overhead(self) -> float:
