@@ -66,6 +66,7 @@ bench: setup
 	$(PY) benchmarks/scale.py
 	$(PY) benchmarks/optimizers.py
 	$(PY) benchmarks/control.py
+	$(PY) benchmarks/recommend.py
 	$(PY) benchmarks/diagnose.py
 	$(PY) benchmarks/diagram.py
 	$(PY) benchmarks/laboratory.py

@@ -13,7 +13,11 @@ from mkdocs.structure.files import File
 
 import wellcond as wc
 from wellcond.html.comparison_page import comparison_page
+from wellcond.html.surface_page import surface_page
+from wellcond.lab.analysis.surface_runs import read_surface
+from wellcond.lab.figures.compared_runs import read_about
 from wellcond.lab.page.comparison_data import comparison_data
+from wellcond.lab.page.surface_data import surface_data
 
 torch.set_num_threads(1)  # products are small here: two threads wait for each other more than they compute
 
@@ -72,12 +76,17 @@ def _subclasses(cls: type[wc.Scheme]) -> Iterator[type[wc.Scheme]]:
 
 
 def on_files(files: Any, config: Any, **_: Any) -> Any:
-    """Draw the pages of the comparisons whose records are kept."""
+    """Draw the pages of the comparisons and of the study's surfaces whose records are kept."""
     for kept in (Path(config["docs_dir"]) / "results").glob("*.json"):
         with tempfile.TemporaryDirectory() as folder:
             unpack(kept, Path(folder))
             page = comparison_page(comparison_data(Path(folder)))
         files.append(File.generated(config, f"results/{kept.stem}.html", content=page))
+    for kept in (Path(config["docs_dir"]) / "results" / "study").glob("*-surface.json"):
+        with tempfile.TemporaryDirectory() as folder:
+            unpack(kept, Path(folder))
+            page = surface_page(surface_data(read_surface(Path(folder)), read_about(Path(folder))))
+        files.append(File.generated(config, f"results/study/{kept.stem}.html", content=page))
     return files
 
 

@@ -18,6 +18,8 @@ import wellcond as wc
 from tests import matrix
 from tests.cases import CASES
 from tests.preloaded import run
+from wellcond.lab.recipe.recipe import load_recipe
+from wellcond.lab.recipe.surface_grid import surface_grid
 
 ROOT = Path(__file__).parents[1]
 SKIP = r"(?P<skip><!-- not run: [^\n]+ -->\n)?"
@@ -132,3 +134,55 @@ def test_the_findings_of_the_front_pages_are_those_of_the_records(monkeypatch: p
     findings = importlib.import_module("findings")
     for page in findings.PAGES:
         assert findings.filled(page.read_text()) == page.read_text()
+
+
+def test_the_study_says_what_its_records_say(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Words to the letter; numbers of a fitted surface to a cell of its plane, as processors round differently."""
+    monkeypatch.syspath_prepend(ROOT / "docs")
+    study = importlib.import_module("study")
+    page = "".join(path.read_text() for path in study.PAGES)
+    made = study.written(page)
+    number = r"[-+]?\d+(?:\.\d+)?(?:e[-+]\d+)?"
+    assert re.sub(r"\s+", " ", re.sub(number, "#", page)) == re.sub(r"\s+", " ", re.sub(number, "#", made))
+    wrong = []
+    for ours, theirs in zip(page.splitlines(), made.splitlines(), strict=True):
+        share = 0.3 if "best of the surface" in ours or ours.startswith("|") or "targets" in ours else 0.02
+        for one, other in zip(*(map(float, re.findall(number, line)) for line in (ours, theirs)), strict=True):
+            if abs(one - other) > 0.003 + share * abs(other):
+                wrong.append((ours, theirs))
+    assert wrong == []
+
+
+def test_every_recipe_of_the_study_was_written_before_its_runs(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What was run is what was written down: arms, seeds, training and contrasts."""
+    monkeypatch.syspath_prepend(ROOT / "docs")
+    study = importlib.import_module("study")
+    kept = sorted(path.stem for path in study.KEPT.glob("*.json"))
+    assert kept
+    for name in kept:
+        task = name.removesuffix(study.SURFACE)
+        recipe = load_recipe(study.RECIPES / f"{task}.toml")
+        with study.unpacked(name) as folder:
+            made = load_recipe(folder / "recipe.toml")
+        plain = recipe.model_copy(update={"tuning": None, "rates": made.rates})
+        assert made == (plain if task == name else surface_grid(recipe)), name
+
+
+def test_the_evidence_of_the_recommendation_is_that_of_the_records(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.syspath_prepend(ROOT / "docs")
+    evidence = importlib.import_module("evidence")
+    page = (ROOT / "docs" / "recommend.md").read_text()
+    assert evidence.written(page) == page
+    kept = {path.stem for path in evidence.KEPT.glob("*.json")}
+    assert kept >= {"digits", "fashion-mnist", "topics-text", "listops"}
+
+
+def test_the_example_of_the_recommendation_shows_what_is_advised(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.syspath_prepend(ROOT / "docs")
+    example = importlib.import_module("recommend_example")
+    page = (ROOT / "docs" / "recommend.md").read_text()
+    shown = example.BLOCK.search(page)[0].splitlines()
+    assert shown[2].startswith(("Begin with ", "Keep your weights"))
+    header = next(line for line in shown if line.startswith("candidate"))
+    assert header.split() == ["candidate", "β", "g", "similar", "loss", "−", "yours", "outcome"]
+    assert any(line.startswith("yours ") for line in shown)

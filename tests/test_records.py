@@ -29,6 +29,7 @@ def results() -> list[Any]:
     head = wc.jacobian.softmax_head(torch.randn(6, 8), *torch.randn(3, 8, 4))
     audit = wc.audit(model, "conditioned")
     scaled = [wc.balance_(model, batch), wc.calibrate_(model, batch)]
+    advice = wc.recommend(model, [(batch, batch)] * 4, loss=nn.functional.mse_loss, schemes=["normal"], seconds=0)
     handle = wc.condition_(model, "polar")
     return [
         plan,
@@ -37,6 +38,7 @@ def results() -> list[Any]:
         audit,
         wc.schemes("mimetic")[0],
         *scaled,
+        advice,
         handle.summary(),
         handle.cost(),
         wc.diagnose(model, batch),

@@ -6,6 +6,9 @@ if TYPE_CHECKING:  # the one list of public names; `__getattr__` imports each fr
     from wellcond import errors as errors
     from wellcond import jacobian as jacobian
     from wellcond import optim as optim
+    from wellcond.advice.api import recommend as recommend
+    from wellcond.advice.recommendation import Advice as Advice
+    from wellcond.advice.recommendation import Recommendation as Recommendation
     from wellcond.attention.find import attention_layers as attention_layers
     from wellcond.attention.find import register_attention as register_attention
     from wellcond.attention.head_blocks import HeadBlock as HeadBlock
@@ -51,6 +54,7 @@ if TYPE_CHECKING:  # the one list of public names; `__getattr__` imports each fr
     from wellcond.jacobian.result import JacobianConvention as JacobianConvention
     from wellcond.jacobian.result import JacobianMethod as JacobianMethod
     from wellcond.jacobian.result import SpectrumStatus as SpectrumStatus
+    from wellcond.lab.compare_own import compare as compare
     from wellcond.placement.check import PropagationCheck as PropagationCheck
     from wellcond.placement.check import check_propagation as check_propagation
     from wellcond.placement.locate import locate as locate

@@ -214,6 +214,18 @@ CALLS: dict[str, Call] = {
         wc.calibrate_,
         {"model": r.model, "batch": batch(), "beta": 0.3, "branch": 0.5, "layers": None},
     ),
+    # With other seconds, steps or seeds a right call takes long; tests/advice and tests/lab have wrong ones.
+    "recommend": lambda r: (
+        partial(wc.recommend, seconds=0),
+        {"model": r.model, "batches": [(batch(), batch())] * 4, "loss": nn.functional.mse_loss, "optimizer": "adamw"}
+        | {"lr": 1e-3, "schemes": ["normal"], "out": r.folder / "trials"},
+    ),
+    "compare": lambda r: (
+        partial(wc.compare, steps=0, seeds=1, monitor=False),
+        {"build_model": tiny, "data": _own_data(), "schemes": ["normal"], "loss": nn.functional.mse_loss}
+        | {"metric": None, "higher_is_better": False, "batch": 2, "optimizer": "adamw", "lr": 1e-3, "collate": None}
+        | {"length": None, "controls": False, "out": _fresh(r)},
+    ),
     "head_blocks": lambda r: (wc.head_blocks, {"model": r.model, "inputs": batch(), "layers": None}),
     "optim.assign": lambda r: (wc.optim.assign, {"model": r.model, "overrides": {"*bias": "adamw"}, "layers": None}),
     "optim.check_blocks": lambda r: (wc.optim.check_blocks, {"model": r.model, "inputs": batch()}),
@@ -498,6 +510,11 @@ def _script(ready: Ready) -> Path:
     path = ready.folder / "mine.py"
     path.write_text("from torch import nn\ndef make(width=8):\n    return nn.TransformerEncoderLayer(width, 2, 12)\n")
     return path
+
+
+def _own_data() -> dict[str, Any]:
+    pairs = [(x, x) for x in batch().repeat(2, 1, 1)]
+    return {"train": pairs, "test": pairs}
 
 
 def _fresh(ready: Ready) -> Path:

@@ -585,6 +585,7 @@ package.__path__ = [sys.argv[1]]
 sys.modules["wellcond"] = package
 from wellcond.html.comparison_page import comparison_page
 from wellcond.html.diagnosis_page import diagnosis_page
+from wellcond.html.recommendation_page import recommendation_page
 page = diagnosis_page(json.loads(sys.stdin.read()))
 assert "κ(W_Q)" in [one["label"] for one in json.loads(page.split('id="data">')[1].split("</script>")[0])["quantities"]]
 print([name for name in sys.modules if name in ("torch", "numpy") or name.startswith("wellcond.lab")])

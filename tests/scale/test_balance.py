@@ -225,3 +225,9 @@ def test_an_optimizer_of_another_kind_is_refused() -> None:
     trained(model, optimizer, 1, seed=0)
     with pytest.raises(ArgumentError, match="square_avg"):
         wc.balance_(model, group="scalar", optimizer=optimizer)
+
+
+def test_attention_to_what_is_not_given_is_left_alone_without_a_batch() -> None:
+    model = CASES["hf-bert-cross"].model().double()
+    found = wc.balance_(model)
+    assert any("cannot be tried alone" in reason for _, _, reason in found.skipped)

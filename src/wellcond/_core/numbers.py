@@ -26,6 +26,15 @@ def three_digits(value: float | None) -> str:
     return "–" if value is None else f"{float(value):.3g}"
 
 
+def memory_words(count: int) -> str:
+    """Write a number of bytes for people.
+
+    >>> memory_words(3 * 2**30)
+    '3.0 GiB'
+    """
+    return f"{count / 2**30:.1f} GiB" if count >= 2**30 else f"{count / 2**20:.0f} MiB"
+
+
 def average(values: Sequence[float]) -> float | None:
     """Return the plain mean, None of nothing.
 

@@ -19,8 +19,19 @@ from wellcond.errors import WellcondError
 
 GIVEN: ContextVar[tuple[str, ...]] = ContextVar("arguments of the command line")
 # A command that is not named here comes last.
-HELP_ORDER: tuple[str, ...] = ("inspect", "schemes", "init", "audit", "diagnose", "balance", "calibrate")
-HELP_ORDER += ("figures", "diagram", "compare", "tune", "report", "recipes", "reproduce")
+HELP_ORDER: tuple[str, ...] = ("recommend", "inspect", "schemes", "init", "audit", "diagnose", "balance", "calibrate")
+HELP_ORDER += (
+    "figures",
+    "diagram",
+    "compare",
+    "tune",
+    "sensitivity",
+    "surface",
+    "targets",
+    "report",
+    "recipes",
+    "reproduce",
+)
 
 
 def echo(text: str, *, err: bool = False) -> None:

@@ -48,7 +48,8 @@ def _scale() -> Iterator[Quantity]:
     )
     read = readings.layer_reader("branch", "what the layer adds ÷ the stream")
     words, meaning = "branch gain g", "size of what the layer adds to the residual stream ÷ size of the stream"
-    branch: dict[str, Any] = {"words": words, "meaning": meaning, "terminal": Column("g"), "logged": ("mean",)}
+    branch: dict[str, Any] = {"words": words, "meaning": meaning, "terminal": Column("g")}
+    branch["logged"] = ("mean", "min", "max")  # a mean hides layers that are not alike
     yield Quantity("branch", "g", "layer", read, GAIN, **about | {"overview": True, "headline": True}, **branch)
     read = readings.layer_reader("trace", "of all heads together")
     words, meaning = "trace τ of W_V W_O", "part of its own token that the layer adds where it attends to itself"

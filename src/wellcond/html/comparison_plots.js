@@ -1,3 +1,11 @@
+const hidden = new Set();
+const shown = (one) => !hidden.has(one.arm);
+const nameOf = (arm, most = 44) => labelText(cut(data.arms[arm].name, most));
+const dashOf = (arm) => (data.arms[arm].control ? "dash" : ["solid", "dot", "dashdot"][Math.floor(arm / 10) % 3]);
+const colour = (arm) => style(`s${arm % 10}`);
+const beside = (arm) => onTwoLines(data.arms[arm].name);
+const symbolOf = (arm) => (data.arms[arm].control ? "diamond" : "circle");
+
 /** The outline of a band, one part for each stretch without gaps. */
 function outline({ x, low, high }) {
   const xs = [], ys = [];
@@ -51,34 +59,18 @@ function drawCurve(id, curve) {
   }, CONFIG);
 }
 
-/** Rows from the top down: plotly counts upwards. */
-function rowsAxis(axis, rows) {
-  const places = rows.map((_, index) => index);
-  return { ...axis, range: [rows.length - 0.5, -0.5], showgrid: false, tickvals: places, ticktext: rows.map(({ arm }) => beside(arm)), tickfont: { color: style("ink") } };
-}
-
 function drawDifferences() {
   const rows = data.differences.filter(shown);
   const { axis, layout } = look(90 + 44 * (data.arms.length - hidden.size));
-  const text = ({ mean, interval }) => `${short(mean)}` + (interval ? `, 95 % interval ${short(interval[0])} to ${short(interval[1])}` : ", no interval");
-  const traces = rows.map((row, index) => ({
-    type: "scatter", mode: "markers", x: row.seeds, y: row.seeds.map(() => index + 0.24), hoverinfo: "x", showlegend: false, meta: "seeds",
-    marker: { color: faint(colour(row.arm), 0.45), size: 5 }, name: nameOf(row.arm),
-  }));
-  traces.push(...rows.map((row, index) => {
-    const decided = row.interval && (row.interval[0] > 0 || row.interval[1] < 0);
-    return {
-      type: "scatter", mode: "markers", x: [row.mean], y: [index], name: nameOf(row.arm), meta: "mean",
-      marker: { size: 11, symbol: data.arms[row.arm].control ? "diamond" : "circle", color: decided ? colour(row.arm) : style("card"), line: { color: colour(row.arm), width: 2 } },
-      error_x: row.interval ? { type: "data", symmetric: false, array: [row.interval[1] - row.mean], arrayminus: [row.mean - row.interval[0]], color: colour(row.arm), thickness: 2, width: 5 } : undefined,
-      hovertext: `${nameOf(row.arm)}: ${text(row)}`, hoverinfo: "text",
-    };
-  }));
+  const traces = intervalTraces(rows.map((row) => ({
+    ...row, name: nameOf(row.arm), colour: colour(row.arm), symbol: symbolOf(row.arm),
+    filled: row.interval && (row.interval[0] > 0 || row.interval[1] < 0),
+  })));
   const better = data.higher ? "better →" : "← better";
   Plotly.react("differences", traces, {
     ...layout, hovermode: "closest",
-    xaxis: titled(axis, `${labelText(data.metric)}, ${better}`, { zeroline: true, zerolinecolor: style("muted"), zerolinewidth: 1.5, nticks: narrow.matches ? 5 : 8 }),
-    yaxis: rowsAxis(axis, rows),
+    xaxis: titled(axis, `${labelText(data.metric)}, ${better}`, { ...ZERO_LINE(), nticks: narrow.matches ? 5 : 8 }),
+    yaxis: rowsAxis(axis, rows.map(({ arm }) => beside(arm))),
   }, CONFIG);
 }
 
@@ -99,40 +91,19 @@ function drawReaching() {
   Plotly.react("reaching", traces, {
     ...layout, hovermode: "closest", bargap: 0.4,
     xaxis: titled(axis, "steps: median (bar) and every seed (dots)", { range: [0, 1.04 * data.steps], nticks: narrow.matches ? 5 : 8 }),
-    yaxis: rowsAxis(axis, rows),
+    yaxis: rowsAxis(axis, rows.map(({ arm }) => beside(arm))),
     annotations: rows.flatMap((row, index) => (row.median === null ? [{ x: 0, y: index, text: ` not reached (${row.reached.length} of ${row.of} seeds)`, showarrow: false, xanchor: "left", font: { color: style("muted") } }] : [])),
   }, CONFIG);
 }
 
 function drawDiagram() {
-  const { x, y, cells, phases, cosine, starts, labels, names } = data.diagram;
-  const ink = "#22262e"; // phases are light in both themes
-  const steps = phases.flatMap(({ colour }, index) => [[index / phases.length, colour], [(index + 1) / phases.length, colour]]);
-  const words = phases.map((phase) => labelText(phase.words));
+  const { x, y, starts, labels } = data.diagram;
+  const { axis, layout } = look(narrow.matches ? 380 : 520);
+  const plane = diagramPlane(data.diagram, axis, narrow.matches);
   const traces = [
-    {
-      type: "heatmap", x, y, z: cells, zmin: -0.5, zmax: phases.length - 0.5, colorscale: steps, showscale: false, opacity: dark.matches ? 0.85 : 1,
-      hovertext: cells.map((row) => row.map((phase) => words[phase])), hovertemplate: "β %{x:.3~g}, gain %{y:.3~g}<br>%{hovertext}<extra></extra>",
-    },
-    {
-      type: "contour", x, y, z: cosine, showscale: false, hoverinfo: "skip", line: { color: "#666666", width: 1, dash: "dot" },
-      contours: { coloring: "none", start: 0.1, end: 0.9, size: 0.2, showlabels: true, labelfont: { size: 10, color: "#555555" } },
-    },
-    ...starts.filter(shown).map((start) => ({
-      type: "scatter", mode: "markers", x: [start.shown[0]], y: [start.shown[1]], name: nameOf(start.arm), meta: "start", cliponaxis: false,
-      marker: { color: light(start.arm), size: 13, symbol: data.arms[start.arm].control ? "diamond" : "circle", line: { color: "#ffffff", width: 2 } },
-      hovertext: `${nameOf(start.arm)}<br>β ${short(start.beta)}, gain ${short(start.value_gain)}<br>${labelText(start.verdict)}${start.beyond ? "<br>beyond the axes" : ""}`, hoverinfo: "text",
-    })),
+    ...plane.traces,
+    ...starts.filter(shown).map((start) => diagramPoint(start, { name: nameOf(start.arm), meta: "start", colour: light(start.arm), symbol: symbolOf(start.arm) })),
   ];
-  const wrap = (text) => text.split(" ").reduce((lines, word) => {
-    const longer = `${lines.at(-1)} ${word}`;
-    return longer.length > (narrow.matches ? 16 : 30) ? [...lines, word] : [...lines.slice(0, -1), longer.trim()];
-  }, [""]).join("<br>");
-  const inside = (value, along, room) => { // a name near the edge would be cut off
-    const [low, high] = [Math.log10(along[0]), Math.log10(along.at(-1))];
-    return Math.min(Math.max(Math.log10(value), low + room * (high - low)), high - room * (high - low));
-  };
-  const named = phases.flatMap((phase, index) => (phase.at ? [{ x: inside(phase.at[0], x, narrow.matches ? 0.2 : 0.13), y: inside(phase.at[1], y, narrow.matches ? 0.14 : 0.07), text: wrap(words[index]), showarrow: false, font: { size: narrow.matches ? 11 : 13, color: ink } }] : []));
   // Labels stand above and below in turn, at the edges beside; a phone has no room for them.
   const place = (at, index) => {
     const [share, height] = [x, y].map((along, axis) => Math.log(at[axis] / along[0]) / Math.log(along.at(-1) / along[0]));
@@ -140,17 +111,10 @@ function drawDiagram() {
     return share > 0.85 ? { ax: -16, ay: height > 0.85 ? 16 : -16, xanchor: "right", yanchor: height > 0.85 ? "top" : "bottom" } : share < 0.15 ? { ax: 16, ay: height > 0.85 ? 16 : -16, xanchor: "left", yanchor: height > 0.85 ? "top" : "bottom" } : { ax: 0, ay: below ? 18 : -18, yanchor: below ? "top" : "bottom" };
   };
   const pointed = narrow.matches ? [] : labels.map((label) => ({ ...label, arms: label.arms.filter((arm) => !hidden.has(arm)) })).filter(({ arms }) => arms.length).map(({ at, arms }, index) => ({
-    x: Math.log10(at[0]), y: Math.log10(at[1]), text: arms.map((arm) => nameOf(arm, 24)).join("<br>"), align: "left",
-    ...place(at, index), showarrow: true, arrowhead: 0, arrowcolor: ink, arrowwidth: 1,
-    font: { size: 11, color: ink }, bgcolor: "rgba(255, 255, 255, 0.8)", borderpad: 2,
+    ...diagramLabel(at, arms.map((arm) => nameOf(arm, 24)).join("<br>")), align: "left",
+    ...place(at, index), showarrow: true, arrowhead: 0, arrowcolor: DIAGRAM_INK, arrowwidth: 1,
   }));
-  const { axis, layout } = look(narrow.matches ? 380 : 520);
-  const breaking = (text) => (narrow.matches ? text.replace(/\s*\(.*\)/, "") : text);
-  Plotly.react("diagram", traces, {
-    ...layout, hovermode: "closest", annotations: [...named, ...pointed],
-    xaxis: titled({ ...scale(axis, true, x), range: [x[0], x.at(-1)].map(Math.log10), showgrid: false }, breaking(names[0])),
-    yaxis: titled({ ...scale(axis, true, y), range: [y[0], y.at(-1)].map(Math.log10), showgrid: false }, breaking(names[1])),
-  }, CONFIG);
+  Plotly.react("diagram", traces, { ...layout, ...plane.axes, hovermode: "closest", annotations: [...plane.annotations, ...pointed] }, CONFIG);
 }
 
 /** The first of each pair of colours: the diagram is light in both themes. */
@@ -176,13 +140,4 @@ for (const key of document.querySelectorAll(".key")) {
   });
 }
 for (const menu of document.querySelectorAll("select")) menu.addEventListener("change", drawAll);
-// One change of medium may be several of these; figures are drawn again once for all of them.
-const medium = () => [dark, narrow, print].map(({ matches }) => matches).join();
-let drawnFor = medium();
-for (const query of [dark, narrow, print]) {
-  query.addEventListener("change", () => {
-    if (medium() !== drawnFor) drawAll();
-    drawnFor = medium();
-  });
-}
-drawAll();
+keepDrawn(drawAll);

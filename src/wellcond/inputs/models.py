@@ -4,11 +4,8 @@ from __future__ import annotations
 
 import difflib
 import importlib
-import importlib.util
-import inspect
 import os
 import sys
-import traceback
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager, nullcontext
 from functools import partial
@@ -26,8 +23,8 @@ from wellcond._core.file_names import check_path
 from wellcond._core.json_files import read_json
 from wellcond._core.safe_text import briefly
 from wellcond.errors import ModelNameError, WellcondError
+from wellcond.inputs.own_functions import MAX_MESSAGE, call_own, names_a_function, refusing
 
-MAX_MESSAGE = 300  # characters of somebody else's message
 FORMS = "timm:NAME, hf:NAME, hf:path/to/config.json or path/to/file.py:function"
 
 
@@ -68,7 +65,7 @@ def build_fitting(
     builders: dict[str, Callable[..., nn.Module]] = {"timm": _timm, "hf": _hf}
     if prefix in builders:
         build, argument = builders[prefix], rest
-    elif ".py:" in name or name.endswith(".py"):
+    elif names_a_function(name):
         build, argument = partial(_file, offered=offered), name
     else:
         raise ModelNameError(f"'{name}' is not the name of a model; write {FORMS}")
@@ -83,20 +80,6 @@ def optional_library(name: str, lacking: str, install: str, refusal: type[Wellco
         return importlib.import_module(name)
     except ImportError as error:
         raise refusal(f"{lacking} ({error}): pip install {install}") from error
-
-
-@contextmanager
-def _refusing(what: str, file: Path | None = None) -> Iterator[None]:
-    """Put whatever somebody else's code raises into one line, with that of the user's file, if it was in one."""
-    try:
-        yield
-    except (Exception, SystemExit) as error:
-        if file is None and isinstance(error, ModelNameError):
-            raise  # our own
-        frames = traceback.extract_tb(error.__traceback__)
-        lines = [frame.lineno for frame in frames if file and Path(frame.filename).absolute() == file.absolute()]
-        where = f" (line {lines[-1]})" if lines else ""
-        raise ModelNameError(f"{what} {briefly(error, MAX_MESSAGE)}{where}") from error
 
 
 def _closest(name: str, known: Iterable[str]) -> str:
@@ -115,7 +98,7 @@ def _timm(name: str, **options: Any) -> nn.Module:
         raise ModelNameError(
             f"timm has no model '{name}'{_closest(name, timm.list_models())}. timm.list_models('*vit*') lists them"
         )
-    with offline(), _refusing(f"timm cannot build '{name}':"):
+    with offline(), refusing(f"timm cannot build '{name}':", ModelNameError):
         model: nn.Module = timm.create_model(name, pretrained=False, **options)
     return model
 
@@ -124,7 +107,7 @@ def _hf(name: str, **options: Any) -> nn.Module:
     transformers = optional_library("transformers", "transformers cannot be imported", "'wellcond[hf]'", ModelNameError)
     with offline():
         config = _hf_config(transformers, name, options)
-        with _refusing(f"transformers cannot build '{name}':"):
+        with refusing(f"transformers cannot build '{name}':", ModelNameError):
             model: nn.Module = _hf_model(transformers, config, name)
     return model
 
@@ -188,35 +171,7 @@ def offline() -> Iterator[None]:
 
 
 def _file(name: str, *, offered: Mapping[str, Any], **options: Any) -> nn.Module:
-    path_text, _, function = name.rpartition(":")
-    path = Path(path_text)
-    if not path_text.endswith(".py") or not function.isidentifier():
-        raise ModelNameError(f"'{name}' names no function: write path/to/file.py:function")
-    if not check_path(path, ModelNameError).is_file():
-        raise ModelNameError(f"there is no file '{path}'")
-    with mock.patch.object(sys, "path", [str(path.absolute().parent), *sys.path]):  # its neighbours, as python does
-        build = getattr(_run(path), function, None)
-        if not callable(build):
-            raise ModelNameError(f"'{path}' has no function '{function}'")
-        with _refusing(f"{name} raised", path):
-            model = build(**{key: offered[key] for key in offered.keys() & _parameters(build)} | options)
+    model = call_own(name, offered, ModelNameError, **options)
     if not isinstance(model, nn.Module):
         raise ModelNameError(f"{name} returned a {type(model).__name__}; it must return a torch.nn.Module")
     return model
-
-
-def _parameters(function: Callable[..., Any]) -> set[str]:
-    """Names that a function can be given; what `**options` would swallow is not among them."""
-    named = (inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY)
-    return {name for name, found in inspect.signature(function).parameters.items() if found.kind in named}
-
-
-def _run(path: Path) -> ModuleType:
-    spec = importlib.util.spec_from_file_location(f"wellcond_file_{path.stem}", path)
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    sys.modules[spec.name] = module  # dataclasses and pickling look the module up there
-    with _refusing(f"'{path}' cannot be run:", path):
-        spec.loader.exec_module(module)
-    return module

@@ -1,4 +1,4 @@
-"""A conditioned, monitored or controlled model in a Trainer of Lightning, which builds the optimizer itself."""
+"""A conditioned, monitored or controlled model in a Trainer of Lightning, and `wc.recommend` from a LightningModule."""
 
 from __future__ import annotations
 
@@ -11,7 +11,9 @@ from wellcond.conditioning.handle import Conditioning
 from wellcond.control.control import Control
 from wellcond.diagnosis.monitor import Monitor
 from wellcond.errors import WellcondError
+from wellcond.integrations.lightning_advice import recommend_for_module as recommend_for_module
 from wellcond.integrations.shared import NAME, Controlling, Watching, attach, check_model, missing_library
+from wellcond.integrations.training_step import called_by_training_step as called_by_training_step
 
 try:
     from lightning.pytorch import Callback, LightningModule

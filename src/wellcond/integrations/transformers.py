@@ -1,4 +1,4 @@
-"""A conditioned, monitored or controlled model in the Trainer of transformers, which builds the optimizer itself."""
+"""A conditioned, monitored or controlled model in the Trainer of transformers, and `wc.recommend` from what it has."""
 
 from __future__ import annotations
 
@@ -21,6 +21,7 @@ from wellcond.control.control import Control
 from wellcond.diagnosis.monitor import Monitor
 from wellcond.errors import CheckpointError
 from wellcond.integrations.shared import NAME, Controlling, Watching, attach, check_model, missing_library
+from wellcond.integrations.trainer_advice import recommend_for_trainer as recommend_for_trainer
 
 try:
     from transformers import TrainerCallback

@@ -1,33 +1,46 @@
-"""Compare or tune the arms of a recipe: what `wellcond compare`, `tune`, `sensitivity` and `reproduce` call."""
+"""Compare, tune and look at the arms of a recipe: what the commands of the laboratory call."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
 from wellcond._core.atomic import write_text
 from wellcond._core.json_safe import to_json
 from wellcond.errors import WellcondError
+from wellcond.html.surface_page import surface_page
+from wellcond.lab.analysis.common_targets import CommonTargets, common_targets
+from wellcond.lab.analysis.contrasts import read_contrasts
 from wellcond.lab.analysis.sensitivity import GRID, Sensitivity, sensitivity_of
 from wellcond.lab.analysis.statistics import Comparison, compare_outcomes
 from wellcond.lab.analysis.summary import table_text
+from wellcond.lab.analysis.surface import Surface
+from wellcond.lab.analysis.surface_runs import read_surface, surface_of
 from wellcond.lab.analysis.tuning import Rates, rates_of, tuning_recipe
 from wellcond.lab.comparison import Experiment, prepare_comparison
 from wellcond.lab.engines.distributed import first_process, wait_for_all
 from wellcond.lab.engines.engine import Engine
+from wellcond.lab.figures.compared_runs import read_about
+from wellcond.lab.figures.surface import surface_figure
 from wellcond.lab.page.comparison_data import write_comparison_page
+from wellcond.lab.page.surface_data import surface_data
 from wellcond.lab.recipe.rate_grid import grid_recipe
 from wellcond.lab.recipe.recipe import Recipe, load_recipe, recipe_toml, shipped
 from wellcond.lab.recipe.settings import Tuning
 from wellcond.lab.recipe.stages import stages_of
+from wellcond.lab.recipe.surface_grid import surface_grid
 
 __all__ = [
     "Engine",
     "compare_recipe",
     "first_process",
     "load_recipe",
+    "read_contrasts",
     "sensitivity_recipe",
     "shipped",
+    "read_targets",
+    "surface_recipe",
     "table_text",
     "tune_recipe",
     "with_tuning",
@@ -98,6 +111,37 @@ def sensitivity_recipe(recipe: Recipe, lr: tuple[float, ...] | None, out: Path, 
         write_text(out / "sensitivity.json", to_json(found.to_dict()) + "\n")
         found.plot(out / "sensitivity.png")
     return found
+
+
+def surface_recipe(recipe: Recipe, out: Path, engine: Engine) -> tuple[Surface, Path]:
+    """Train a grid of starts, every β with every g, and the recipe's arms; return the surface and its page.
+
+    `out` then holds the runs, `surface.json`, `surface.png` and `surface.html`.
+    """
+    experiment = prepare_comparison(surface_grid(recipe), out)
+    engine.run(experiment)
+    wait_for_all()
+    found = surface_of(experiment.recipe, experiment.outcomes())
+    page = out / "surface.html"
+    if first_process():
+        about = read_about(out)
+        write_text(out / "surface.json", to_json(found.to_dict()) + "\n")
+        surface_figure(found, out / "surface.png", about)
+        write_text(page, surface_page(surface_data(found, about)))
+    return found, page
+
+
+def read_targets(folders: Sequence[Path]) -> CommonTargets:
+    """Choose one sharpness and one gain for the tasks of several surfaces, by the folders of their runs."""
+    surfaces: dict[str, tuple[Surface, int]] = {}
+    for folder in folders:
+        diagram = read_about(folder).get("diagram")
+        if not diagram:
+            raise WellcondError(f"'{folder}' does not say how deep its model is: the theory does not cover it")
+        if folder.name in surfaces:
+            raise WellcondError(f"two folders are called '{folder.name}': each task has one")
+        surfaces[folder.name] = read_surface(folder), int(diagram["depth"])
+    return common_targets(surfaces)
 
 
 def with_tuning(recipe: Recipe, lr: tuple[float, ...] | None) -> Recipe:

@@ -9,16 +9,18 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import torch
-
 from wellcond._core.file_names import check_path
+from wellcond._core.global_generators import restored_generators
 from wellcond.errors import DataError, StorageError, WellcondError
 from wellcond.lab.analysis.outcome import Outcome, read_outcome
 from wellcond.lab.comparison_folder import reserve_folder
 from wellcond.lab.engines.distributed import NEEDS_TORCHRUN, first_process, processes, wait_for_all
-from wellcond.lab.models import check_fits, lab_model
+from wellcond.lab.models import OwnModel, check_fits, lab_model
+from wellcond.lab.own_checks import check_own
+from wellcond.lab.own_identity import own_identity
 from wellcond.lab.recipe.arms import Arm, arms_of, check_arms
 from wellcond.lab.recipe.recipe import Recipe, load_recipe, with_steps
+from wellcond.lab.shown_layers import first_batch, shown_layers
 from wellcond.lab.tasks import task as build_task
 from wellcond.lab.tasks.base import Task
 from wellcond.lab.training.augment import check_augment
@@ -31,17 +33,22 @@ DONE_STATUSES = ("finished", "diverged")  # a crashed run is tried again
 
 @dataclass(frozen=True)
 class Experiment:
-    """A comparison to be run: its recipe, its task and the folder of its runs."""
+    """A comparison to be run: its recipe, its task, the folder of its runs, and perhaps a model from memory."""
 
     recipe: Recipe
     task: Task
     out: Path
+    own_model: OwnModel | None = None  # in place of the recipe's
 
     @classmethod
     def of(cls, recipe: Recipe, out: Path) -> Experiment:
         """Build the recipe's task, and count its epochs in steps."""
-        task = build_task(recipe.task.name, **recipe.task.options)
-        return cls(with_steps(recipe, len(task.train)), task, out)
+        return cls.of_task(recipe, build_task(recipe.task.name, **recipe.task.options), out)
+
+    @classmethod
+    def of_task(cls, recipe: Recipe, task: Task, out: Path, own_model: OwnModel | None = None) -> Experiment:
+        """Take a task, and perhaps a model, from memory, and count its epochs in steps."""
+        return cls(with_steps(recipe, len(task.train)), task, out, own_model)
 
     def folder(self, arm: Arm, seed: int) -> Path:
         """Return the folder of a run."""
@@ -82,20 +89,31 @@ class Experiment:
 def prepare_comparison(recipe: Recipe | str | Path, out: Path) -> Experiment:
     """Check a recipe from end to end, on a model that is not trained, and reserve its folder."""
     check_path(out)
-    experiment = Experiment.of(recipe if isinstance(recipe, Recipe) else load_recipe(recipe), out)
-    recipe, task = experiment.recipe, experiment.task
-    model = lab_model(recipe.model.name, recipe.model.options, task, seed=0)
-    check_fits(model, task, task.test[torch.arange(2)], recipe.model.name)
+    return prepared(Experiment.of(recipe if isinstance(recipe, Recipe) else load_recipe(recipe), out))
+
+
+def prepared(experiment: Experiment) -> Experiment:
+    """Check a comparison whose task is built, and reserve its folder."""
+    recipe, task, own_model = experiment.recipe, experiment.task, experiment.own_model
+    if own_model is None:
+        model = lab_model(recipe.model.name, recipe.model.options, task, seed=0)
+    else:
+        model = own_model.built(0)
+    shown = shown_layers(recipe, task, own_model)
     parts = processes() * recipe.train.accumulate
     if recipe.train.batch < parts:
         raise WellcondError(f"a batch of {recipe.train.batch} cannot be divided into {parts} parts: make it larger")
+    if task.own is None:
+        check_fits(model, task, first_batch(model, task, 2), recipe.model.name)
+    else:
+        check_own(recipe, task, model, shown)
     if recipe.train.sharding == "fsdp2" and processes() == 1:
         raise WellcondError(NEEDS_TORCHRUN)
     if recipe.augment is not None:
         check_augment(recipe.augment, task, recipe.train.batch, parts)
-    check_arms(recipe, model, task)
+    check_arms(recipe, model, task, shown)
     if first_process():
-        reserve_folder(out, recipe, task, model)
+        reserve_folder(experiment.out, recipe, task, model, own_identity(recipe, task, model, own_model))
     wait_for_all()
     return experiment
 
@@ -104,7 +122,7 @@ def run_one(experiment: Experiment, arm: Arm, seed: int, report: Report = lambda
     """Make one run; what goes wrong in it is recorded, and the others go on."""
     folder = RunFolder(experiment.folder(arm, seed))
     task = experiment.task
-    run = Run(experiment.recipe, arm, seed, experiment.rate(arm), task, folder)
+    run = Run(experiment.recipe, arm, seed, experiment.rate(arm), task, folder, experiment.own_model)
     if first_process():
         folder.describe(
             arm=arm.name,
@@ -120,7 +138,7 @@ def run_one(experiment: Experiment, arm: Arm, seed: int, report: Report = lambda
             settings=_written(arm),
         )
     try:
-        with torch.random.fork_rng(devices=[]):
+        with restored_generators():
             return train(run, report)
     except (StorageError, DataError):
         raise  # a full disk or a damaged image is nobody's result

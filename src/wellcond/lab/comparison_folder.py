@@ -5,11 +5,11 @@ from __future__ import annotations
 import hashlib
 import shlex
 import sys
+from collections.abc import Mapping
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-import torch
 from torch import nn
 
 import wellcond as wc
@@ -17,15 +17,20 @@ from wellcond._core.atomic import write_text
 from wellcond._core.json_files import read_object
 from wellcond._core.json_safe import to_json
 from wellcond.errors import WellcondError
-from wellcond.lab.models import monitor_inputs
 from wellcond.lab.recipe.recipe import Recipe, recipe_toml
 from wellcond.lab.schema import SCHEMA, in_current_schema
+from wellcond.lab.shown_layers import first_inputs
 from wellcond.lab.tasks.base import Task
 from wellcond.lab.versions_and_machine import versions_and_machine
 
 
-def reserve_folder(out: Path, recipe: Recipe, task: Task, model: nn.Module) -> None:
-    """Make a folder this recipe's, or refuse one that is another's: runs of two recipes are not mixed."""
+def reserve_folder(
+    out: Path, recipe: Recipe, task: Task, model: nn.Module, identity: Mapping[str, str] | None = None
+) -> None:
+    """Make a folder this recipe's, or refuse one that is another's: runs of two recipes are not mixed.
+
+    `identity` has the hashes of what is the user's own, see `own_identity`.
+    """
     try:
         out.mkdir(parents=True, exist_ok=True)
     except OSError as error:
@@ -36,12 +41,19 @@ def reserve_folder(out: Path, recipe: Recipe, task: Task, model: nn.Module) -> N
         raise WellcondError(
             f"'{out}' holds the runs of another recipe (see {out / 'recipe.toml'}): give another --out, or delete it"
         )
+    before = begun.get("identity", {})
+    changed = [what for what, digest in (identity or {}).items() if before.get(what, digest) != digest]
+    if changed:
+        raise WellcondError(
+            f"'{out}' holds runs from before {' and '.join(changed)} changed: give another --out, or delete it"
+        )
     if not begun and any(out.iterdir()):
         raise WellcondError(f"'{out}' is not empty and holds no comparison: give another --out")
     write_text(out / "recipe.toml", recipe_toml(recipe))
     about = {
         "schema": SCHEMA,
         "fingerprint": own,
+        **({"identity": dict(identity)} if identity else {}),
         "title": recipe.title or f"{recipe.model.name} on {task.name}",
         "started": begun.get("started") or datetime.now(UTC).isoformat(timespec="seconds"),
         "command": begun.get("command") or _command(),
@@ -69,7 +81,8 @@ def _command() -> str:
 
 def _fingerprint(recipe: Recipe) -> str:
     """Return a hash of all that decides what a run computes; more seeds or arms are still the same comparison."""
-    apart = {"title", "seeds", "arms", "baseline", "rates", "tuning"}  # each run knows its arm and its rate
+    # Each run knows its arm and its rate. Contrasts decide nothing of a run, but are not to be written after it.
+    apart = {"title", "seeds", "arms", "baseline", "rates", "tuning", "surface"}
     kept = recipe.model_dump(mode="json", exclude=apart, exclude_defaults=True)
     if recipe.weights is not None:
         kept["weights"]["runs"] = str(Path(recipe.weights.runs).absolute())
@@ -87,13 +100,15 @@ def _begun(mark: Path) -> dict[str, Any]:
     for name in ("fingerprint", "started", "command"):
         if not isinstance(found.get(name, ""), str):
             raise WellcondError(f"'{mark}': {name} is {found[name]!r:.60}, not a text: give another --out")
+    if not isinstance(found.get("identity", {}), dict):
+        raise WellcondError(f"'{mark}': identity is {found['identity']!r:.60}, not a table: give another --out")
     return found
 
 
 def _diagram(model: nn.Module, task: Task) -> dict[str, Any] | None:
     """The arguments of the model's own diagram, where the theory has it."""
     try:
-        spot = wc.locate(model, monitor_inputs(task.test[torch.arange(2)]))
+        spot = wc.locate(model, first_inputs(model, task, 2))
     except WellcondError:
         return None
     first = spot.layers[0]

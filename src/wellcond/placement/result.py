@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
@@ -12,13 +11,12 @@ from wellcond._core.result_table import Graded, ResultTable, Tabular
 from wellcond._core.terminal import prose
 from wellcond.diagnosis.records import Concern
 from wellcond.diagnosis.verdicts import by_kind, common_remedy, gravest_first
+from wellcond.placement.mean_block import mean_block
 from wellcond.placement.notes import closing_notes
 from wellcond.propagation.block import Architecture
 from wellcond.propagation.diagram import Diagram, Resolution
 from wellcond.propagation.thresholds import Severity, Thresholds
 from wellcond.propagation.trainability import trainability
-
-FAINTEST_SELF_BIAS = 0.5  # one that moves the own logit by less changes nothing worth drawing
 
 
 @dataclass(frozen=True)
@@ -136,8 +134,7 @@ class Placement(Tabular):
 
         The sharpness β of attention against the gain of its branch.
         """
-        layers, blocks = self.layers, self.blocks
-        self_bias = _mean(block.self_bias for block in blocks)
+        layers = self.layers
         betas = [beta for layer in layers for beta in (layer.beta_weights, layer.beta_batch) if beta]
         gains = [layer.value_gain[0] for layer in layers if layer.value_gain[0] > 0]
         return trainability(
@@ -145,16 +142,7 @@ class Placement(Tabular):
             ("value_gain", min([0.01, *(0.5 * g for g in gains)]), max([2.0, *(2 * g for g in gains)]), "log"),
             resolution=resolution,
             thresholds=self.thresholds,
-            depth=len(blocks),
-            tokens=blocks[0].tokens,
-            norm=blocks[0].norm,
-            activation=blocks[0].kernel,
-            mlp_gain=(_mean(block.mlp[0] for block in blocks), _mean(block.mlp[1] for block in blocks)),
-            bias=_mean(block.bias[2] for block in blocks),
-            residual_attention=_mean(block.skip_attention for block in blocks),
-            residual_mlp=_mean(block.skip_mlp for block in blocks),
-            cosine=max(layers[0].cosine_read, 0.0),
-            self_bias=self_bias if abs(self_bias) > FAINTEST_SELF_BIAS else 0.0,
+            **mean_block(self.blocks, layers[0].cosine_read),
         )
 
     @checked
@@ -202,11 +190,6 @@ class Placement(Tabular):
         ]
         notes: list[str | Graded] = [*said, closing_notes(self.notes, self.skipped)]
         return ResultTable(header, rows, "from weights / on the batch", notes, [layer.severity for layer in layers])
-
-
-def _mean(values: Iterable[Any]) -> float:
-    found = [float(value) for value in values]
-    return sum(found) / len(found)
 
 
 def _pair(predicted: float | None, measured: float | None) -> str:

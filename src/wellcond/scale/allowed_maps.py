@@ -67,7 +67,7 @@ def _tried(layer: AttentionLayer, call: Call, part: str) -> tuple[str, ...] | st
         if part == "qk" and same_output(_scaled(twin, "query", 3.0), out):
             return NORMALISED
         found = tuple(kind for kind in TRIED[part] if same_output(_mapped(twin, PAIRS[part], kind), out))
-    except (RuntimeError, TypeError, ValueError, LookupError) as problem:
+    except (AttributeError, RuntimeError, TypeError, ValueError, LookupError) as problem:
         return f"its module cannot be tried alone, on other weights: {briefly(problem, 100)}"
     return found or "no change of coordinates leaves its output as it is: something lies between its factors"
 

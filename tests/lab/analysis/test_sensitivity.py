@@ -13,11 +13,11 @@ import pytest
 from scipy import stats
 from typer.testing import CliRunner
 
+from tests.lab.outcomes import outcome
 from tests.laboratory import TINY
 from wellcond.cli.main import app
 from wellcond.control.keep_sharpness import BELOW
 from wellcond.lab.analysis.early_warning import turning_step
-from wellcond.lab.analysis.outcome import Outcome
 from wellcond.lab.analysis.sensitivity import Sensitivity, area, sensitivity_of
 from wellcond.lab.recipe.rate_grid import grid_recipe
 from wellcond.lab.recipe.recipe import Recipe, parse_recipe
@@ -32,13 +32,6 @@ bands = { act = false, updates = true, beta = [1e-9, 0.8] }
 
 def recipe(arms: str = ARMS) -> Recipe:
     return parse_recipe(TINY.partition("[arms")[0] + arms, "my.toml")
-
-
-def outcome(arm: str, seed: int, value: float | None, **changes: Any) -> Outcome:
-    tests = ((0, 0.1), (9, math.nan if value is None else value))
-    fields = {"status": "diverged" if value is None else "finished", "metric": "accuracy", "higher_is_better": True}
-    fields |= {"error": "", "steps": 9, "train": (), "test": tests[:1] if value is None else tests}
-    return Outcome(arm=arm, control_of=None, seed=seed, monitor=(), seconds=1.0, start={}, **(fields | changes))
 
 
 def found(values: dict[str, list[list[float | None]]]) -> Sensitivity:

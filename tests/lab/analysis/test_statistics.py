@@ -18,9 +18,10 @@ from hypothesis import strategies as st
 from scipy import stats
 
 from wellcond._core.json_safe import to_json
+from wellcond._core.student import holm
 from wellcond.errors import WellcondError
 from wellcond.lab.analysis.outcome import Outcome
-from wellcond.lab.analysis.paired_test import PairedTest, holm, interval, paired_test
+from wellcond.lab.analysis.paired_test import PairedTest, interval, paired_test
 from wellcond.lab.analysis.paragraph import plain_words
 from wellcond.lab.analysis.statistics import Comparison, compare_outcomes, first_step_as_good
 from wellcond.lab.analysis.summary import comparison_table, table_text

@@ -27,7 +27,7 @@ RESULTS = {  # final accuracy by seed
     "conditioned, scale only": (0.76, 0.75, 0.72),
     "shift 10": (0.69, 0.73, 0.71),
 }
-EXTREMES = (("beta", "max"), ("entropy", "min"))  # that are kept beside the means
+EXTREMES = (("beta", "max"), ("branch", "min"), ("branch", "max"), ("entropy", "min"))  # that are kept beside the means
 DIAGRAM = {"depth": 6, "tokens": 16, "norm": "pre", "value_gain": 1.0, "mlp_gain": [1.0, 1.0], "cosine": 0.2}
 
 

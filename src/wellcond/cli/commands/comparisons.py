@@ -1,4 +1,4 @@
-"""`wellcond recipes`, `compare`, `tune`, `sensitivity`, `report` and `figures`: from recipe to pictures."""
+"""`wellcond recipes`, `compare`, `tune`, `sensitivity`, `surface`, `targets`, `report` and `figures`."""
 
 from __future__ import annotations
 
@@ -41,10 +41,15 @@ def compare_command(
         return
     if json:
         data = {folder.name: comparison.to_dict() for folder, comparison in found.items()}
+        for folder in found:
+            if contrasts := lab.read_contrasts(folder):
+                data[folder.name] |= contrasts.to_dict()
         echo(to_json(data if len(data) > 1 else next(iter(data.values()))))
         return
     for folder, comparison in found.items():
         echo(f"{f'{folder.name}{chr(10)}' if len(found) > 1 else ''}{lab.table_text(comparison)}")
+        if contrasts := lab.read_contrasts(folder):
+            echo(f"\n{contrasts}")
         echo(f"\nwritten to {lab.write_comparison_page(folder)}")
 
 
@@ -94,6 +99,47 @@ def sensitivity_command(
 
 
 @command
+def surface_command(
+    recipe: RecipeName = "digits",
+    beta: Annotated[
+        str | None,
+        typer.Option(metavar="A,B,C", help="Sharpness of heads at the start.", show_default="the recipe's"),
+    ] = None,
+    branch: Annotated[
+        str | None, typer.Option(metavar="A,B,C", help="Gain of branches at the start.", show_default="the recipe's")
+    ] = None,
+    out: Out = None,
+    seeds: Seeds = None,
+    runs: RunOptions = RunOptions(),
+    json: Json = False,
+) -> None:
+    """Train a grid of starts, every β with every g, and draw where training goes best and where each scheme begins."""
+    lab, usual = laboratory(), _runs_folder(recipe)
+    where, folder = runs.engine_of(lab), out or usual.with_name(f"{usual.name}-surface")
+    grid: dict[str, Any] = {} if seeds is None else {"seeds": list(range(seeds))}
+    for name, text in (("beta", beta), ("branch", branch)):
+        if text is not None:
+            grid[name] = _numbers(f"--{name}", text, 3, "three numbers or more, as in 0.05,0.2,0.8")
+    changes = nested(runs.settings)
+    if isinstance(changes.setdefault("surface", {}), dict):  # else the recipe's own check says what it should be
+        changes["surface"] |= grid
+    loaded = lab.load_recipe(recipe, **changes)
+    found, page = lab.surface_recipe(loaded, folder, where)
+    if lab.first_process():
+        echo(to_json(found.to_dict()) if json else f"{filled(str(found))}\n\nwritten to {page}")
+
+
+@command
+def targets_command(
+    folders: Annotated[list[Path], typer.Argument(metavar="DIR...", help="Folders of `wellcond surface`.")],
+    json: Json = False,
+) -> None:
+    """Choose one sharpness and one gain on several surfaces, and say what they cost on each when it is left out."""
+    found = laboratory().read_targets(folders)
+    echo(to_json(found.to_dict()) if json else filled(str(found)))
+
+
+@command
 def report_command(
     runs: Annotated[Path, typer.Argument(metavar="DIR", help="The folder of a comparison.")],
     output: Annotated[
@@ -133,10 +179,15 @@ def _runs_folder(recipe: str) -> Path:
 
 
 def _rates(text: str) -> tuple[float, ...]:
+    return _numbers("--lr", text, 2, "two learning rates or more, as in 0.0003,0.001,0.003")
+
+
+def _numbers(option: str, text: str, fewest: int, words: str) -> tuple[float, ...]:
+    """Positive numbers parted by commas."""
     try:
         found = tuple(float(part) for part in text.split(","))
     except ValueError:
         found = ()
-    if len(found) < 2 or min(found) <= 0:
-        raise WellcondError(f"--lr takes two learning rates or more, as in 0.0003,0.001,0.003; got '{text}'")
+    if len(found) < fewest or min(found) <= 0:
+        raise WellcondError(f"{option} takes {words}; got '{text}'")
     return found

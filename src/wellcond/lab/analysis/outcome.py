@@ -124,6 +124,21 @@ def _final(tests: list[dict[str, Any]]) -> dict[str, float]:
     return {name: value for name, value in found.items() if math.isfinite(value)}
 
 
+def final_loss(run: Outcome, in_logarithm: bool) -> float:
+    """Return what a run ends with, less being better, and no worse than what it began with, before its first step.
+
+    Args:
+        run: whose first test was before its first step.
+        in_logarithm: whether it is the metric's logarithm, as of a perplexity.
+    """
+
+    def loss(metric: float) -> float:
+        return math.log(metric) if in_logarithm else -metric if run.higher_is_better else metric
+
+    untrained = loss(run.test[0][1])
+    return untrained if run.result is None else min(untrained, loss(run.result))
+
+
 def run_folders(folder: Path) -> list[Path]:
     """Return the folders of a comparison's runs, in the recipe's order, in which they are numbered; then by seed."""
     found = [path.parent for path in Path(folder).glob("runs/*/seed-*/run.json")]

@@ -10,6 +10,7 @@ import numpy as np
 from scipy import stats
 
 from wellcond._core.numbers import finite_number
+from wellcond._core.student import holm
 
 CONFIDENCE = 0.95
 BOOTSTRAP_PAIRS = 8  # from here on the differences speak for their own distribution; below, they are too few to
@@ -86,23 +87,6 @@ def interval(values: Sequence[float]) -> tuple[float, float]:
         rng=np.random.default_rng(0),
     )
     return float(drawn.confidence_interval.low), float(drawn.confidence_interval.high)
-
-
-def holm(p_values: Sequence[float | None]) -> list[float | None]:
-    """Correct p-values by Holm's method: `max_{j ≤ i} min(1, (m − j + 1) p_(j))` (Holm, Scand. J. Statist. 6, 1979).
-
-    A missing one counts among the m, as it was meant to be tested: what diverged makes the others no more certain.
-
-    >>> holm([0.01, None, 0.04, 0.03])
-    [0.04, None, 0.09, 0.09]
-    """
-    order = sorted((p, i) for i, p in enumerate(p_values) if p is not None)
-    corrected: list[float | None] = [None] * len(p_values)
-    largest = 0.0
-    for rank, (p, i) in enumerate(order):
-        largest = max(largest, min(1.0, (len(p_values) - rank) * p))
-        corrected[i] = largest
-    return corrected
 
 
 def with_holm(found: Sequence[PairedTest]) -> list[PairedTest]:

@@ -7,7 +7,6 @@ over the logarithm of η, here by the trapezoidal rule, for each seed by itself.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import TYPE_CHECKING, Any
@@ -19,7 +18,7 @@ from wellcond._core.json_safe import plain
 from wellcond._core.result_table import ResultTable, Tabular
 from wellcond.errors import WellcondError
 from wellcond.lab.analysis.early_warning import EarlyWarnings, early_warnings
-from wellcond.lab.analysis.outcome import Outcome
+from wellcond.lab.analysis.outcome import Outcome, final_loss
 from wellcond.lab.analysis.paired_test import PairedTest, interval, mean_of, paired_test, sd_of, with_holm
 from wellcond.lab.analysis.verdicts import verdict
 from wellcond.lab.recipe.arms import arms_of
@@ -169,7 +168,7 @@ def _arm(name: str, by_rate: Mapping[float, Sequence[Outcome]], in_logarithm: bo
     for lr, runs in by_rate.items():
         for run in runs:
             if run.status in ("finished", "diverged") and run.test and run.test[0][0] == 0:
-                losses.setdefault(run.seed, {})[lr] = _loss(run, in_logarithm)
+                losses.setdefault(run.seed, {})[lr] = final_loss(run, in_logarithm)
     areas = {seed: area(own) for seed, own in sorted(losses.items()) if len(own) == len(by_rate)}
     values = list(areas.values())
     spread = interval(values) if sd_of(values) else None
@@ -181,16 +180,6 @@ def _point(runs: Sequence[Outcome]) -> RatePoint:
     values, lost = list(results.values()), tuple(run.seed for run in runs if run.result is None)
     mean = None if lost else mean_of(values)
     return RatePoint(results, mean, interval(values) if mean is not None and sd_of(values) else None, lost)
-
-
-def _loss(run: Outcome, in_logarithm: bool) -> float:
-    """What a run ends with, less being better, and no worse than what it began with."""
-
-    def loss(metric: float) -> float:
-        return math.log(metric) if in_logarithm else -metric if run.higher_is_better else metric
-
-    untrained = loss(run.test[0][1])
-    return untrained if run.result is None else min(untrained, loss(run.result))
 
 
 def area(losses: Mapping[float, float]) -> float:

@@ -22,6 +22,7 @@ import torch
 from wellcond._core import stop_signals as stopping
 from wellcond.errors import WellcondError
 from wellcond.lab.comparison import Experiment, Said, run_one
+from wellcond.lab.own_identity import check_same_data, data_identity
 from wellcond.lab.recipe.recipe import Recipe
 
 ArmAndSeed = tuple[str, int]  # arm, seed
@@ -37,7 +38,8 @@ def run_jobs(experiment: Experiment, jobs: int, said: Said) -> None:
     """
     context = multiprocessing.get_context("spawn")
     runs = [(arm.name, seed) for arm, seed in experiment.left()]
-    given = experiment.recipe.model_dump_json(), experiment.out, max(1, (os.cpu_count() or 1) // jobs)
+    threads, own = max(1, (os.cpu_count() or 1) // jobs), data_identity(experiment.task)
+    given = experiment.recipe.model_dump_json(), experiment.out, threads, own
     at_work: dict[Any, BaseProcess] = {}  # by our end of its line
     try:
         with _terminal_signals_blocked():
@@ -101,13 +103,14 @@ def _end(children: Iterable[BaseProcess]) -> None:
             child.join()
 
 
-def _make_runs(recipe: str, out: Path, threads: int, line: Any) -> None:
+def _make_runs(recipe: str, out: Path, threads: int, own: dict[str, str], line: Any) -> None:
     """In a process of its own: one run after the other, as long as there are any."""
     signal.signal(signal.SIGTERM, _leave)
     threading.Thread(target=_follow_parent, daemon=True).start()
     torch.set_num_threads(threads)
     try:
         experiment = Experiment.of(Recipe.model_validate_json(recipe), out)
+        check_same_data(experiment.task, own)
         arms = {arm.name: arm for arm, _ in experiment.runs()}
         while (run := _next(line)) is not None:
             name, seed = run

@@ -26,6 +26,7 @@ from wellcond.errors import WellcondError
 from wellcond.lab.comparison import Experiment, Said, run_one
 from wellcond.lab.engines.distributed import processes
 from wellcond.lab.engines.ray_attempts import ATTEMPTS, content_of, go_on_from, remove_attempts, write_run
+from wellcond.lab.own_identity import check_same_data, data_identity
 from wellcond.lab.recipe.recipe import Recipe
 from wellcond.lab.versions_and_machine import versions_and_machine
 
@@ -40,6 +41,7 @@ class Job:
     directory: str  # that relative paths of the recipe start from
     versions: dict[str, str]
     threads: int
+    own: dict[str, str]  # hashes of data of the user's own, which every node has to read alike
 
 
 def run_on_ray(
@@ -65,7 +67,8 @@ def run_on_ray(
         options = _room(ray, cpus)
         call = out / ATTEMPTS / secrets.token_hex(4)
         call.mkdir(parents=True)
-        job = Job(experiment.recipe.model_dump(), str(out), str(call), str(Path.cwd()), _libraries(), cpus)
+        own = data_identity(experiment.task)
+        job = Job(experiment.recipe.model_dump(), str(out), str(call), str(Path.cwd()), _libraries(), cpus, own)
         try:
             _make_all(ray, experiment, job, options, said, max_retries)
         finally:
@@ -140,6 +143,7 @@ def _attempt(job: Job, name: str, seed: int, progress: Any) -> dict[str, bytes]:
     kept = contextlib.nullcontext(tempfile.mkdtemp(prefix=own, dir=job.call)) if shared else None
     with kept or tempfile.TemporaryDirectory(prefix=f"wellcond-{own}") as base:
         experiment = Experiment.of(Recipe.model_validate(job.recipe), Path(base))
+        check_same_data(experiment.task, job.own)
         arm = next(s for s, _ in experiment.runs() if s.name == name)
         folder = experiment.folder(arm, seed)
         if shared:

@@ -136,6 +136,16 @@ def feed(model: nn.Module, batch: Batch) -> Any:
     return model(**batch.inputs) if isinstance(batch.inputs, Mapping) else model(batch.inputs)
 
 
+def output_of(model: nn.Module, task: Task, batch: Batch) -> Any:
+    """Return a model's output for a batch of a task, which may have rules of its own."""
+    return feed(model, batch) if task.own is None else task.own.output(model, batch)
+
+
+def inputs_of(model: nn.Module, task: Task, batch: Batch) -> Any:
+    """Return what `wc.Monitor` and `wc.diagnose` run a model on: a tensor, a tuple of arguments or a dict of them."""
+    return monitor_inputs(batch) if task.own is None else task.own.inputs(model, batch)
+
+
 def monitor_inputs(batch: Batch) -> Any:
     """Return the inputs of a batch as `wc.Monitor` and `wc.diagnose` take them, for whom a tuple is arguments.
 

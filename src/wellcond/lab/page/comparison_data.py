@@ -37,6 +37,7 @@ def comparison_data(folder: Path) -> dict[str, Any]:
         WellcondError: the folder holds no comparison.
     """
     # Statistics want scipy, which only those need who compare_outcomes.
+    from wellcond.lab.analysis.contrasts import read_contrasts
     from wellcond.lab.analysis.outcome import read_outcomes
     from wellcond.lab.analysis.paragraph import plain_words
     from wellcond.lab.analysis.statistics import compare_outcomes
@@ -44,7 +45,7 @@ def comparison_data(folder: Path) -> dict[str, Any]:
     about, recipe = _read(Path(folder))
     outcomes = read_outcomes(Path(folder))
     found = compare_outcomes(outcomes, about["baseline"])
-    comparison = found.to_dict()
+    comparison, contrasts = found.to_dict(), read_contrasts(Path(folder))
     return {
         "about": about,
         "recipe": recipe,
@@ -53,6 +54,7 @@ def comparison_data(folder: Path) -> dict[str, Any]:
         "headlines": headlines(comparison),
         "rows": table_rows(comparison, _verdicts(found)),
         "controlled": _controlled(found),
+        "contrasts": contrasts and contrasts.to_dict(),
         "figures": figure_data(comparison, outcomes, about["diagram"]),
         "seeds": sorted({run.seed for run in outcomes}),
         "lost": [

@@ -14,15 +14,24 @@ import torch
 from torch import Tensor, nn
 
 import wellcond as wc
+from wellcond.attention.layers import LayerFilter
 from wellcond.conditioning.handle import Conditioning
 from wellcond.errors import WellcondError
 from wellcond.init.compose import as_scheme
-from wellcond.lab.models import lab_model
+from wellcond.lab.models import OwnModel, lab_model
 from wellcond.lab.recipe.controls import CONTROLS, Control, control_name
 from wellcond.lab.recipe.recipe import Recipe
 from wellcond.lab.recipe.settings import ArmSettings
 from wellcond.lab.tasks.base import Task
 from wellcond.scale.measure_scales import measure_scales
+from wellcond.scale.scaled_coordinates import scale_coordinates_
+
+Shown = Callable[[nn.Module], LayerFilter]  # the attention layers of a model; None for those of known classes
+
+
+def by_class(model: nn.Module) -> LayerFilter:
+    """Leave it to each function to find attention by its classes."""
+    return None
 
 
 @dataclass(frozen=True)
@@ -44,11 +53,13 @@ class Arm:
         plain = re.sub(r"[^a-z0-9]+", "-", self.name.lower()).strip("-")[:40]
         return f"{plain}-{hashlib.sha256(self.name.encode(errors='surrogatepass')).hexdigest()[:6]}"
 
-    def built(self, recipe: Recipe, task: Task, seed: int) -> nn.Module:
-        """Build a fresh model, with the arm's own options beside the recipe's."""
+    def built(self, recipe: Recipe, task: Task, seed: int, own: OwnModel | None = None) -> nn.Module:
+        """Build a fresh model: the user's own if there is one, else with the arm's own options beside the recipe's."""
+        if own is not None:
+            return own.built(seed)
         return lab_model(recipe.model.name, recipe.model.options | self.settings.model, task, seed)
 
-    def planned(self, model: nn.Module, seed: int) -> wc.Plan | None:
+    def planned(self, model: nn.Module, seed: int, shown: Shown = by_class) -> wc.Plan | None:
         """Plan what it writes into a fresh model, from shapes alone; None if it leaves the model as it is.
 
         Of a calibrated control it is what the arm itself writes, which is measured and not kept.
@@ -58,32 +69,51 @@ class Arm:
         try:
             scheme = None if self.control is None else CONTROLS[self.control].scheme
             if scheme is not None:
-                return wc.plan(model, scheme, seed=seed, of=as_scheme(init, options))
-            return None if init is None else wc.plan(model, init, seed=seed, **options)
+                return wc.plan(model, scheme, seed=seed, layers=shown(model), of=as_scheme(init, options))
+            return None if init is None else wc.plan(model, init, seed=seed, layers=shown(model), **options)
         except WellcondError as error:
             raise WellcondError(f"arm '{self.name}': {error}") from error
 
-    def initialise_(self, model: nn.Module, seed: int, batch: Callable[[nn.Module], Any] | None = None) -> None:
-        """Give a fresh model its first weights, in place; a calibrated control needs what makes a batch for it."""
-        plan = self.planned(model, seed)
-        if plan is None:
-            return
-        if self.control != "calibrated":
+    def initialise_(
+        self,
+        model: nn.Module,
+        seed: int,
+        batch: Callable[[nn.Module], Any] | None = None,
+        shown: Shown = by_class,
+    ) -> None:
+        """Give a fresh model its first weights, in place; what is calibrated needs what makes a batch for it."""
+        plan = self.planned(model, seed, shown)
+        if plan is not None and self.control != "calibrated":
             plan.apply_()
-            return
-        assert batch is not None
-        inputs = batch(model)
-        own = copy.deepcopy(model)
-        self.planned(own, seed).apply_()  # type: ignore[union-attr]
-        scales = measure_scales(own, inputs)
-        betas = {name: list(s.beta) for name, s in scales.items() if s.beta and None not in s.beta}
-        gains = {name: s.branch for name, s in scales.items() if s.branch}
+        targets = self._targets(model, seed, batch, shown)
         try:
-            wc.calibrate_(model, inputs, beta=betas, branch=gains)
+            if targets is not None:
+                assert batch is not None
+                wc.calibrate_(model, batch(model), **targets)
+            if self.settings.coordinates != 1:
+                scale_coordinates_(model, self.settings.coordinates, shown(model))
+            if self.settings.balance:
+                wc.balance_(model, layers=shown(model))
         except WellcondError as error:
             raise WellcondError(f"arm '{self.name}': {error}") from error
 
-    def condition_(self, model: nn.Module) -> Conditioning | None:
+    def _targets(
+        self, model: nn.Module, seed: int, batch: Callable[[nn.Module], Any] | None, shown: Shown
+    ) -> dict[str, Any] | None:
+        """What the weights are calibrated to, as `wc.calibrate_` takes it; None if they are not."""
+        if self.control != "calibrated":
+            wanted = self.settings.calibrate
+            return None if wanted is False else {} if wanted is True else wanted.model_dump()
+        assert batch is not None
+        own = copy.deepcopy(model)
+        self.planned(own, seed, shown).apply_()  # type: ignore[union-attr]
+        scales = measure_scales(own, batch(model))
+        return {
+            "beta": {name: list(s.beta) for name, s in scales.items() if s.beta and None not in s.beta},
+            "branch": {name: s.branch for name, s in scales.items() if s.branch},
+        }
+
+    def condition_(self, model: nn.Module, shown: Shown = by_class) -> Conditioning | None:
         """Condition a model, if the arm does."""
         if self.settings.condition is None:
             return None
@@ -92,27 +122,30 @@ class Arm:
             with warnings.catch_warnings():
                 warnings.simplefilter("ignore")  # that attention starts one-hot is what is compared
                 # As original: nothing was loaded yet.
-                return wc.condition_(model, self.settings.condition, as_original=True, **strength)
+                layers = shown(model)
+                return wc.condition_(model, self.settings.condition, as_original=True, layers=layers, **strength)
         except WellcondError as error:
             raise WellcondError(f"arm '{self.name}': {error}") from error
 
-    def control_(self, model: nn.Module, optimizer: torch.optim.Optimizer) -> wc.Control | None:
+    def control_(
+        self, model: nn.Module, optimizer: torch.optim.Optimizer, shown: Shown = by_class
+    ) -> wc.Control | None:
         """Keep a model's attention within the arm's bands, if it has some."""
         if self.settings.bands is None:
             return None
         try:
             # What it cannot act on is compared as it is.
-            return wc.control_(model, optimizer, **{"alarms": False, **self.settings.bands})
+            return wc.control_(model, optimizer, **{"alarms": False, "layers": shown(model), **self.settings.bands})
         except (WellcondError, TypeError) as error:
             raise WellcondError(f"arm '{self.name}': bands: {error}") from error
 
-    def penalty(self, model: nn.Module) -> Callable[[], Tensor] | None:
+    def penalty(self, model: nn.Module, shown: Shown = by_class) -> Callable[[], Tensor] | None:
         """What the arm adds to the loss of a model that is being trained, if anything."""
         strength = self.settings.penalty
         if not strength:
             return None
         try:
-            penalty = wc.optim.OrthogonalityPenalty(model)
+            penalty = wc.optim.OrthogonalityPenalty(model, layers=shown(model))
         except WellcondError as error:
             raise WellcondError(f"arm '{self.name}': penalty: {error}") from error
         return lambda: strength * penalty()
@@ -132,7 +165,7 @@ def arms_of(recipe: Recipe) -> list[Arm]:
     return found
 
 
-def check_arms(recipe: Recipe, shared: nn.Module, task: Task) -> None:
+def check_arms(recipe: Recipe, shared: nn.Module, task: Task, shown: Shown = by_class) -> None:
     """Refuse an arm that cannot be applied to the model that arms share, or to its own, before anything is trained.
 
     No scheme draws: of a model of a billion parameters that can take an hour.
@@ -142,9 +175,9 @@ def check_arms(recipe: Recipe, shared: nn.Module, task: Task) -> None:
             model = arm.built(recipe, task, seed=0) if arm.settings.model else shared
         except WellcondError as error:
             raise WellcondError(f"arm '{arm.name}': {error}") from error
-        arm.planned(model, seed=0)
+        arm.planned(model, 0, shown)
         if arm.settings.condition is not None:
-            arm.condition_(copy.deepcopy(model))
-        arm.penalty(model)
+            arm.condition_(copy.deepcopy(model), shown)
+        arm.penalty(model, shown)
         if arm.settings.bands is not None:
-            arm.control_(model, torch.optim.SGD(model.parameters(), lr=0.0)).remove_()  # type: ignore[union-attr]
+            arm.control_(model, torch.optim.SGD(model.parameters(), lr=0.0), shown).remove_()  # type: ignore[union-attr]

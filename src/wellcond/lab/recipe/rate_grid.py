@@ -34,7 +34,7 @@ def grid_recipe(recipe: Recipe, lr: Sequence[float], seeds: Sequence[int], *, te
     }
     train = recipe.train.model_copy(update={"keep": False, "test_first": test_first})
     changes = {"arms": arms, "baseline": next(iter(arms)), "seeds": tuple(seeds), "train": train}
-    return recipe.model_copy(update={**changes, "tuning": None, "monitor": None, "rates": {}})
+    return recipe.model_copy(update={**changes, "tuning": None, "monitor": None, "rates": {}, "contrasts": ()})
 
 
 def runs_by_rate(

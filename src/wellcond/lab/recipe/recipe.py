@@ -14,6 +14,7 @@ from pydantic import Field, ValidationError, model_validator
 
 from wellcond._core.file_names import check_path
 from wellcond.errors import WellcondError
+from wellcond.lab.recipe.contrasts import Contrast
 from wellcond.lab.recipe.controls import control_name
 from wellcond.lab.recipe.refusals import recipe_refusal
 from wellcond.lab.recipe.settings import (
@@ -24,6 +25,7 @@ from wellcond.lab.recipe.settings import (
     Named,
     RecipeTable,
     Stage,
+    SurfaceGrid,
     Training,
     Tuning,
     Weights,
@@ -47,6 +49,8 @@ class Recipe(RecipeTable):
         rates: learning rates by arm, as tuning chose them.
         weights: of an earlier comparison to begin from.
         stages: comparisons one after the other, in place of one.
+        surface: starts that `wellcond surface` trains.
+        contrasts: hypotheses about two arms, written down before the runs.
 
     >>> recipe = load_recipe("digits")
     >>> recipe.task.name, recipe.baseline, list(recipe.arms)[:2]
@@ -66,6 +70,8 @@ class Recipe(RecipeTable):
     rates: dict[str, float] = Field(default_factory=dict)
     weights: Weights | None = None
     stages: tuple[Stage, ...] = ()
+    surface: SurfaceGrid = SurfaceGrid()
+    contrasts: tuple[Contrast, ...] = ()
 
     @model_validator(mode="after")
     def _consistent(self) -> Recipe:
@@ -76,6 +82,10 @@ class Recipe(RecipeTable):
             raise ValueError(f"arms: two are called '{twice.pop()}'")
         if self.baseline not in names:
             raise ValueError(f"baseline is one of the arms {', '.join(names)}; got '{self.baseline}'")
+        for contrast in self.contrasts:
+            for name in (contrast.arm, contrast.against):
+                if name not in names + controls:
+                    raise ValueError(f"contrasts: '{name}' is none of the arms {', '.join(names + controls)}")
         unknown = [name for name in self.rates if name not in names + controls]
         if unknown:
             raise ValueError(f"rates: '{unknown[0]}' is none of the arms {', '.join(names + controls)}")

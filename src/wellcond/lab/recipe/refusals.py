@@ -7,7 +7,8 @@ from typing import Any
 
 from pydantic import BaseModel, ValidationError
 
-from wellcond.lab.recipe.settings import ArmSettings, Augment, Looking, Stage, Training, Tuning, Weights
+from wellcond.lab.recipe.contrasts import Contrast
+from wellcond.lab.recipe.settings import ArmSettings, Augment, Looking, Stage, SurfaceGrid, Training, Tuning, Weights
 
 TABLES: dict[str, type[BaseModel]] = {
     "train": Training,
@@ -17,6 +18,8 @@ TABLES: dict[str, type[BaseModel]] = {
     "augment": Augment,
     "weights": Weights,
     "stages": Stage,
+    "surface": SurfaceGrid,
+    "contrasts": Contrast,
 }
 
 

@@ -36,12 +36,23 @@ class Named(BaseModel):
         return dict(self.model_extra or {})
 
 
+class Targets(RecipeTable):
+    """Targets of a calibration, the same for all heads and layers."""
+
+    beta: float = Field(gt=0, allow_inf_nan=False)
+    branch: float = Field(gt=0, allow_inf_nan=False)
+
+
 class ArmSettings(RecipeTable):
     """Settings of an arm: how weights begin, how they are conditioned, and at what learning rate.
 
     Args:
         init: a scheme of `wc.init_`, or a composition by roles; none leaves the model as its library makes it.
         options: of that scheme.
+        calibrate: sharpness and gains of what it begins with are set on a batch, as `wc.calibrate_` does by default;
+            or to the targets of a table, as in `{ beta = 0.2, branch = 0.1 }`.
+        coordinates: r of W_Q r, W_K ÷ r, W_V r and W_O ÷ r, which leave the function as it is.
+        balance: coordinates of each head are balanced before training, as `wc.balance_` does.
         condition: a method of `wc.condition_`.
         strength: of the method; several make as many arms.
         control: controls to add, each an arm of its own: `scale`, Gaussian weights of the same scale; `rotation`, the
@@ -57,6 +68,9 @@ class ArmSettings(RecipeTable):
 
     init: str | dict[str, str] | None = None
     options: dict[str, Any] = {}
+    calibrate: bool | Targets = False
+    coordinates: float = Field(1.0, gt=0, allow_inf_nan=False)
+    balance: bool = False
     condition: str | None = None
     strength: float | tuple[float, ...] | None = None
     control: Annotated[tuple[Control, ...], SCALE_ALONE] = ()
@@ -70,6 +84,8 @@ class ArmSettings(RecipeTable):
     def _controlled(self) -> ArmSettings:
         if self.control and self.init is None:
             raise ValueError("control needs init: it keeps part of what an initialisation does")
+        if self.control and self.calibrate:
+            raise ValueError("control is of a scheme as it draws: leave out calibrate, or make it an arm of its own")
         if len(set(self.control)) < len(self.control):
             raise ValueError(f"control has each kind once, got {list(self.control)}")
         if self.strength is not None and self.condition is None:
@@ -207,6 +223,31 @@ class Tuning(RecipeTable):
     def _different(self) -> Tuning:
         if len(set(self.lr)) < len(self.lr) or len(set(self.seeds)) < len(self.seeds):
             raise ValueError("lr and seeds are different numbers")
+        return self
+
+
+class SurfaceGrid(RecipeTable):
+    """Starts that `wellcond surface` trains: every β with every g, calibrated on a batch.
+
+    Args:
+        beta: sharpness of all heads.
+        branch: gain of all branches.
+        seeds: of its runs, those of the arms included.
+    """
+
+    beta: tuple[Annotated[float, Field(gt=0, allow_inf_nan=False)], ...] = Field(
+        (0.005, 0.02, 0.08, 0.25, 0.8), min_length=3
+    )
+    branch: tuple[Annotated[float, Field(gt=0, allow_inf_nan=False)], ...] = Field(
+        (0.015, 0.06, 0.25, 1.0, 4.0), min_length=3
+    )
+    seeds: tuple[int, ...] = Field((0, 1, 2), min_length=1)
+
+    @model_validator(mode="after")
+    def _different(self) -> SurfaceGrid:
+        for name, values in (("beta", self.beta), ("branch", self.branch), ("seeds", self.seeds)):
+            if len({f"{value:g}" for value in values}) < len(values):  # as they are written in the names of arms
+                raise ValueError(f"{name} are different numbers")
         return self
 
 

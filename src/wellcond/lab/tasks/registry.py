@@ -12,7 +12,9 @@ from wellcond._core.argument_kinds import REFUSED, kind_of
 from wellcond._core.keyed_random import neutral
 from wellcond._core.short_repr import short_repr
 from wellcond.errors import WellcondError
+from wellcond.inputs.own_functions import names_a_function
 from wellcond.lab.tasks.base import Task
+from wellcond.lab.tasks.own.task_file import file_task
 
 Build = TypeVar("Build", bound=Callable[..., Task])
 
@@ -50,7 +52,7 @@ def task(name: str, **options: Any) -> Task:
     """Build a task; nothing is downloaded.
 
     Args:
-        name: one of `tasks()`.
+        name: one of `tasks()`, or `path/to/file.py:function` for one of your own.
         options: its own: `seed`, `folder`, …; an unknown one is an error that lists them.
 
     >>> task("digits").description
@@ -59,6 +61,9 @@ def task(name: str, **options: Any) -> Task:
     Traceback (most recent call last):
     wellcond.errors.WellcondError: there is no task 'digit'; the closest is digits. tasks() lists them: ...
     """
+    if names_a_function(name):
+        with neutral():
+            return file_task(name, options)
     found = _registered(name)
     unknown = [option for option in options if option not in found.options]
     if unknown:

@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 import math
-import random
 from collections.abc import Iterator
-from contextlib import contextmanager
 
-import numpy as np
 import torch
 from torch import Tensor
 
-from wellcond._core.keyed_random import key, neutral
+from wellcond._core.global_generators import restored_generators, seed_generators
+from wellcond._core.keyed_random import neutral
 from wellcond.errors import WellcondError
 from wellcond.lab.recipe.settings import Augment
 from wellcond.lab.tasks.base import Batch, Examples, Task
@@ -54,13 +52,13 @@ def augmented(
     """
     if not isinstance(examples, ImageExamples):
         raise WellcondError(f"images of {type(examples).__name__} cannot be augmented: leave the table `augment` out")
-    with neutral(), _restored():
+    with neutral(), restored_generators():
         indices = checked_indices(indices, len(examples))
         draw = int(torch.randint(2**62, (), generator=generator))
         change, erase = image_change(settings, examples.sides, examples.mean), image_erasing(settings)
         images: list[Tensor] = [torch.empty(0)] * len(indices)
         for place, image in _sources(examples, indices, own_size=settings.crop == "resized"):
-            _seed(draw, first + place)
+            seed_generators("augment", draw, first + place)
             images[place] = erase(examples.normalised(change(image)))
         # One that has no images has no size to stack either.
         inputs = torch.stack(images) if images else examples.normalised(examples.plain(indices))
@@ -68,7 +66,7 @@ def augmented(
         if settings.mixup or settings.cutmix:
             if len(inputs) % 2:
                 raise WellcondError(f"mixup and cutmix need an even number of images, got {len(inputs)}")
-            _seed(draw, "mix", first)
+            seed_generators("augment", draw, "mix", first)
             inputs, targets = library("timm.data", "timm").Mixup(
                 settings.mixup, settings.cutmix, label_smoothing=0.0, num_classes=classes
             )(inputs, targets)
@@ -110,7 +108,7 @@ def check_augment(settings: Augment, task: Task, batch: int, parts: int = 1) -> 
         )
     if mixed:
         library("timm.data", "timm")
-    with neutral(), _restored():
+    with neutral(), restored_generators():
         image_erasing(settings)
         change = image_change(settings, task.train.sides, task.train.mean)
         try:
@@ -127,22 +125,3 @@ def _sources(examples: ImageExamples, indices: Tensor, *, own_size: bool) -> Ite
         image = examples.raw(numbers[i : i + 1])[0][0] if plain is None else plain[i]
         for place in (which == i).nonzero().flatten().tolist():
             yield place, image
-
-
-@contextmanager
-def _restored() -> Iterator[None]:
-    """Leave the global generators as they were."""
-    python, numbers, tensors = random.getstate(), np.random.get_state(), torch.get_rng_state()
-    try:
-        yield
-    finally:
-        random.setstate(python)
-        np.random.set_state(numbers)
-        torch.set_rng_state(tensors)
-
-
-def _seed(*parts: object) -> None:
-    number = key("augment", *parts)
-    random.seed(number)
-    np.random.seed([number >> 32, number % 2**32])
-    torch.default_generator.manual_seed(number)  # torch.manual_seed would seed every GPU too

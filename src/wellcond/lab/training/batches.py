@@ -13,6 +13,7 @@ from torch.utils.data import DataLoader, Dataset
 from wellcond.errors import DataError
 from wellcond.lab.recipe.recipe import Recipe
 from wellcond.lab.tasks.base import Batch, Task
+from wellcond.lab.tasks.own.examples import OwnExamples
 from wellcond.lab.training.augment import augmented
 from wellcond.lab.training.data_order import generator, indices
 
@@ -49,8 +50,10 @@ class Batches(Dataset[Parts]):
         return found
 
     def _taken(self, part: Tensor, step: int, place: int) -> Batch:
-        """Examples as they are or augmented, an image by its place in the batch, however that is divided."""
+        """Examples as they are or augmented, each by its place in the batch, however that is divided."""
         train, augment = self.task.train, self.recipe.augment
+        if isinstance(train, OwnExamples):
+            return train.drawn(part, self.seed, step, first=place)
         if augment is None:
             return train[part]
         drawn = generator(self.seed, "augment", step)

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import math
+import random
 from functools import lru_cache
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -35,9 +37,14 @@ def generator(*parts: object) -> torch.Generator:
     return torch.Generator().manual_seed(key("lab", *parts))
 
 
-def seed_dropout_(device: torch.device, seed: int) -> None:
-    """Seed what dropout draws from; torch.manual_seed would take a millisecond, for devices that are not used."""
+def seed_global_(device: torch.device, seed: int) -> None:
+    """Seed what dropout, and code of the user's own, draws from.
+
+    torch.manual_seed would take a millisecond, for devices that are not used.
+    """
     torch.default_generator.manual_seed(seed)
+    random.seed(seed)
+    np.random.seed([seed >> 32, seed % 2**32])
     if device.type == "cuda":
         torch.cuda.manual_seed(seed)
 

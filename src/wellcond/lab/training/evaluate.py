@@ -13,11 +13,11 @@ from accelerate.utils import gather_object
 from torch import nn
 from torch.utils.data import Dataset
 
-from wellcond.lab.models import feed
+from wellcond.lab.models import output_of
 from wellcond.lab.recipe.settings import Training
 from wellcond.lab.tasks.base import Batch, Task
 from wellcond.lab.training.batches import ahead
-from wellcond.lab.training.data_order import generator
+from wellcond.lab.training.data_order import generator, seed_global_
 
 MAX_PART_EXAMPLES = 256  # examples at a time, at most
 MAX_PART_OUTPUTS = 2**26  # numbers that a part's output may have in any case: a quarter of a gigabyte
@@ -32,10 +32,10 @@ class EvaluationParts(Dataset[Batch]):
 
     @classmethod
     def of(cls, task: Task, settings: Training) -> EvaluationParts:
-        """Parts of 256, or as many as training takes at a time, where 256 of a large vocabulary would not fit."""
+        """Parts of 256, or as many as training takes at a time, where 256 may not fit: a large vocabulary, own data."""
         shape = task.shape
         output = shape["tokens"] * shape["vocabulary"] if "text" in task.kind else shape.get("classes", 1)
-        light = 0 if task.kind == "detection" else MAX_PART_OUTPUTS // output
+        light = 0 if task.kind in ("detection", "custom") else MAX_PART_OUTPUTS // output
         return cls(task, max(1, min(MAX_PART_EXAMPLES, max(light, settings.batch // settings.accumulate))))
 
     def __len__(self) -> int:
@@ -55,13 +55,14 @@ def evaluate(model: nn.Module, task: Task, settings: Training, accelerator: Acce
     """
     was = model.training
     model.eval()
+    seed_global_(accelerator.device, generator("test").initial_seed())  # a metric of the user's own may draw
     tests, n = EvaluationParts.of(task, settings), accelerator.num_processes
     turns = range(accelerator.process_index, -(-len(tests) // n) * n, n)
     found: list[tuple[int, Any]] = []
     for number, batch in zip(turns, ahead(tests, [i % len(tests) for i in turns], settings.workers), strict=True):
         examples = batch.to(accelerator.device, getattr(torch, settings.dtype))
         with accelerator.autocast():
-            counts = task.score(feed(model, examples), examples)
+            counts = task.score(output_of(model, task, examples), examples)
         found += [(number, counts)] if number < len(tests) else []
     model.train(was)
     every = sorted(gather_object(found) if n > 1 else found, key=lambda pair: pair[0])

@@ -9,17 +9,22 @@ import torch
 from torch import Tensor, nn
 from torch.optim.swa_utils import get_ema_multi_avg_fn
 
+from wellcond.attention.layers import LayerFilter
+from wellcond.lab.recipe.arms import Shown, by_class
 from wellcond.lab.recipe.settings import Training
 from wellcond.lab.training.data_order import learning_rate, momentum
 from wellcond.optim.muon import Muon
 
 
-def optimizer_for(model: nn.Module, lr: float, settings: Training) -> torch.optim.Optimizer:
-    """Return the recipe's optimizer: matrices decay; biases and gains do not, nor what the recipe names."""
+def optimizer_for(model: nn.Module, lr: float, settings: Training, shown: Shown = by_class) -> torch.optim.Optimizer:
+    """Return the recipe's optimizer: matrices decay; biases and gains do not, nor what the recipe names.
+
+    `shown` gives the attention layers of a model, for Muon, which cuts them into heads; None for those it knows.
+    """
     own = [(name, p) for name, p in model.named_parameters() if p.requires_grad]
     thin = {p for name, p in own if p.dim() < 2 or any(part in name for part in settings.undecayed)}
     if settings.optimizer in ("muon", "head-muon"):
-        return _muon(model, lr, settings, thin)
+        return _muon(model, lr, settings, thin, shown(model))
     wide = [p for _, p in own if p not in thin]
     groups = [
         {"params": wide, "weight_decay": settings.weight_decay},
@@ -30,7 +35,7 @@ def optimizer_for(model: nn.Module, lr: float, settings: Training) -> torch.opti
     return torch.optim.AdamW(groups, lr=lr, betas=settings.betas, eps=settings.eps)
 
 
-def _muon(model: nn.Module, lr: float, settings: Training, thin: set[nn.Parameter]) -> Muon:
+def _muon(model: nn.Module, lr: float, settings: Training, thin: set[nn.Parameter], layers: LayerFilter) -> Muon:
     """Muon whose steps have the size of AdamW's, so that one learning rate and one decay serve both."""
     optimizer = Muon(
         model,
@@ -43,6 +48,7 @@ def _muon(model: nn.Module, lr: float, settings: Training, thin: set[nn.Paramete
         adamw_betas=settings.betas,
         adamw_eps=settings.eps,
         adamw_weight_decay=settings.weight_decay,
+        layers=layers,
     )
     for group in list(optimizer.param_groups):
         apart = [p for p in group["params"] if p in thin]

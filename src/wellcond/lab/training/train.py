@@ -17,14 +17,15 @@ import wellcond as wc
 from wellcond.conditioning.handle import Conditioning
 from wellcond.errors import WellcondError
 from wellcond.lab.engines.distributed import shard_
-from wellcond.lab.models import feed, monitor_inputs
-from wellcond.lab.recipe.arms import Arm
+from wellcond.lab.models import OwnModel, output_of
+from wellcond.lab.recipe.arms import Arm, Shown
 from wellcond.lab.recipe.recipe import Recipe
 from wellcond.lab.recipe.settings import Training
-from wellcond.lab.tasks.base import Batch, Task
+from wellcond.lab.shown_layers import first_inputs, shown_layers
+from wellcond.lab.tasks.base import Task
 from wellcond.lab.training.batches import Batches, Parts
 from wellcond.lab.training.checkpoints import write_checkpoint
-from wellcond.lab.training.data_order import generator, seed_dropout_
+from wellcond.lab.training.data_order import generator, seed_global_
 from wellcond.lab.training.evaluate import evaluate
 from wellcond.lab.training.optimize import averaged_tensors, averaged_weights, optimizer_for, steer_, update_average_
 from wellcond.lab.training.run_folder import RunFolder, loss_is_sound
@@ -55,6 +56,12 @@ class Run:
     lr: float
     task: Task
     folder: RunFolder
+    own_model: OwnModel | None = None  # in place of the recipe's
+
+    @property
+    def shown(self) -> Shown:
+        """What finds the attention layers of a model."""
+        return shown_layers(self.recipe, self.task, self.own_model)
 
     @cached_property
     def settings(self) -> Training:
@@ -79,15 +86,15 @@ def train(run: Run, report: Report = lambda step, loss: None) -> str:
         run.folder.describe(start=_start(model, task))
     if settings.sharding == "fsdp2":
         shard_(model)
-    optimizer = optimizer_for(model, run.lr, settings)
+    optimizer = optimizer_for(model, run.lr, settings, run.shown)
     if conditioning is not None:
         conditioning.attach(optimizer)
     average = {name: tensor.clone() for name, tensor in averaged_tensors(model).items()} if settings.ema else {}
     wrapped: Any = torch.compile(model) if settings.compile else model
     if settings.sharding == "none":
         wrapped = accelerator.prepare(wrapped)
-    control = run.arm.control_(wrapped, optimizer)
-    penalty = run.arm.penalty(wrapped)
+    control = run.arm.control_(wrapped, optimizer, run.shown)
+    penalty = run.arm.penalty(wrapped, run.shown)
     state = TrainingState(model, optimizer, conditioning, average, accelerator.scaler, control)
     start = resume_(run.folder.path, state)
     if record.main:
@@ -103,9 +110,8 @@ def train(run: Run, report: Report = lambda step, loss: None) -> str:
     for step, parts in enumerate(batches, start):
         clock += _look(run, model, step, record)
         steer_(optimizer, step, run.lr, settings)
-        seed_dropout_(
-            accelerator.device, generator(run.seed, "dropout", step, accelerator.process_index).initial_seed()
-        )
+        drawn = generator(run.seed, "dropout", step, accelerator.process_index)
+        seed_global_(accelerator.device, drawn.initial_seed())
         loss = _update(run, wrapped, prepared, accelerator, parts, penalty)
         total, since, done = total + accelerator.reduce(loss, "mean"), since + 1, step + 1
         if control is not None:
@@ -148,17 +154,17 @@ def train(run: Run, report: Report = lambda step, loss: None) -> str:
 
 def _begin(run: Run) -> tuple[nn.Module, Conditioning | None]:
     """A model as the arm makes it, or as an earlier comparison left it."""
-    model = run.arm.built(run.recipe, run.task, run.seed)
+    model = run.arm.built(run.recipe, run.task, run.seed, run.own_model)
     weights = run.recipe.weights
     kept = kept_weights(weights, run.arm, run.seed) if weights else None
     if kept is None:
-        run.arm.initialise_(model, run.seed, lambda model: monitor_inputs(_sample(model, run.task, CALIBRATED_ON)))
+        run.arm.initialise_(model, run.seed, lambda model: first_inputs(model, run.task, CALIBRATED_ON), run.shown)
     model.to(getattr(torch, run.recipe.train.dtype))  # before W + C is rounded
     if kept is None or weights is None:
-        return model, run.arm.condition_(model)
+        return model, run.arm.condition_(model, run.shown)
     # What was kept is what the other model computed with, W + C, so it is put in place when the model is conditioned.
     found = selected_weights(model, kept) if weights.take == "select" else fitting_weights(model, kept, weights.under)
-    conditioning = run.arm.condition_(model)
+    conditioning = run.arm.condition_(model, run.shown)
     put_weights_(model, conditioning, found)
     return model, conditioning
 
@@ -172,7 +178,7 @@ def _update(
     for batch, share in parts:
         moved = batch.to(accelerator.device, getattr(torch, settings.dtype))
         with accelerator.autocast():
-            loss = task.loss(feed(model, moved), moved, smoothing=settings.smoothing) * share
+            loss = task.loss(output_of(model, task, moved), moved, smoothing=settings.smoothing) * share
         accelerator.backward(loss if penalty is None else loss + share * penalty())
         summed = summed + loss.detach()
     if settings.clip is not None:
@@ -192,22 +198,16 @@ def _look(run: Run, model: nn.Module, step: int, record: RunWriter) -> float:
     settings, clock = run.recipe.monitor, time.perf_counter()
     if settings is None or (step % settings.every and step != run.recipe.train.steps):
         return 0.0
-    inputs = monitor_inputs(_sample(model, run.task, settings.examples))
+    inputs = first_inputs(model, run.task, settings.examples)
     monitor = wc.Monitor(model, inputs, every=1, heads=settings.heads, tiers=settings.tiers, alarms=False)
     record.monitor(step, monitor.step(step))
     return time.perf_counter() - clock
 
 
-def _sample(model: nn.Module, task: Task, count: int) -> Batch:
-    """The first examples of the test set, where the model is."""
-    first = next(model.parameters())
-    return task.test[torch.arange(min(count, len(task.test)))].to(first.device, first.dtype)
-
-
 def _start(model: nn.Module, task: Task) -> dict[str, float]:
     """Return the fresh model's place on its diagram, if the theory covers it."""
     try:
-        layers = wc.locate(model, monitor_inputs(_sample(model, task, 2))).layers
+        layers = wc.locate(model, first_inputs(model, task, 2)).layers
     except WellcondError:
         return {}
     found: dict[str, list[float | None]] = {

@@ -1,11 +1,6 @@
 const narrow = matchMedia("screen and (max-width: 600px)");
 const print = matchMedia("print");
 const PAPER = 660; // pixels across a printed page
-const hidden = new Set();
-const shown = (one) => !hidden.has(one.arm);
-const nameOf = (arm, most = 44) => labelText(cut(data.arms[arm].name, most));
-const dashOf = (arm) => (data.arms[arm].control ? "dash" : ["solid", "dot", "dashdot"][Math.floor(arm / 10) % 3]);
-const colour = (arm) => style(`s${arm % 10}`);
 
 /** A colour that lets through what is behind it. */
 function faint(hex, alpha) {
@@ -20,9 +15,9 @@ function short(number) {
 }
 
 /** A name on two lines at most, as there is little room beside a plot. */
-function beside(arm) {
+function onTwoLines(name) {
   const most = narrow.matches ? 16 : 26;
-  const words = data.arms[arm].name.split(" ");
+  const words = name.split(" ");
   let first = words.shift();
   while (words.length && (first + " " + words[0]).length <= most) first += " " + words.shift();
   return [first, words.join(" ")].filter(Boolean).map((line) => labelText(cut(line, most))).join("<br>") + " ";
@@ -70,3 +65,16 @@ const CAMERA = {
   ),
 };
 const CONFIG = { displaylogo: false, responsive: true, modeBarButtons: [[CAMERA]] };
+
+/** Draw now, and again whenever the medium changes; one change of it may be several of these. */
+function keepDrawn(draw) {
+  const medium = () => [dark, narrow, print].map(({ matches }) => matches).join();
+  let drawnFor = medium();
+  for (const query of [dark, narrow, print]) {
+    query.addEventListener("change", () => {
+      if (medium() !== drawnFor) draw();
+      drawnFor = medium();
+    });
+  }
+  draw();
+}

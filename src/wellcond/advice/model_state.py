@@ -1,0 +1,285 @@
+"""A model as it is: sizes of its weights, sharpness and gains on a batch, its embedding, and what is out of line."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from statistics import fmean, median
+from typing import Any
+
+from torch import nn
+from torch.nn.modules.conv import _ConvNd
+
+from wellcond._core.safe_text import briefly
+from wellcond.advice.stream_entry import StreamEntry, measure_entry
+from wellcond.attention.layers import AttentionLayers
+from wellcond.attention.projection import Projection
+from wellcond.attention.view import AttentionLayer
+from wellcond.errors import WellcondError
+from wellcond.scale.calibration_result import LayerScale
+from wellcond.scale.measure_scales import measure_scales
+
+# Fresh models of timm, transformers and torch have none of these: see docs/recommend.md.
+LARGER = 4.0  # times the weights that do the same work, from which on weights are out of line
+TABLE = 10.0  # the same for tables of embeddings, which differ more from library to library
+SHARP = 0.8  # β above which a head attends to few tokens
+LARGE_STREAM = 4.0  # root mean square of the stream's entries; 0.02 to 1 are usual
+LARGE_MAP = 2.0  # what a map multiplies unit inputs by; 0.58 is torch's law, 1 Lecun's, √2 Kaiming's
+LARGE_LOGITS = 4.0  # deviation of the output's logits where its matrix is the embedding
+
+
+@dataclass(frozen=True)
+class OutOfLine:
+    """Something in a model that no fresh model has.
+
+    Args:
+        what: it in a word or two.
+        text: it in words, with its numbers.
+        roles: whose weights are to be set anew.
+        factor: that brings these to the size of those that do the same work; None where that is not what is wrong.
+    """
+
+    what: str
+    text: str
+    roles: tuple[str, ...] = ()
+    factor: float | None = None
+
+
+@dataclass(frozen=True, eq=False)
+class ModelState:
+    """What was measured of a model on a batch.
+
+    Args:
+        scales: sharpness of heads and gain of the branch, by layer.
+        entry: of the stream; None where it was not seen.
+        findings: what is out of line.
+        embedding: factors that bring the embedding into line, by parameter; empty if it is.
+        unknown: why sharpness and gains are not known, if they are not.
+    """
+
+    scales: Mapping[str, LayerScale]
+    entry: StreamEntry | None
+    findings: tuple[OutOfLine, ...]
+    embedding: Mapping[str, float] = field(default_factory=dict)
+    unknown: str = ""
+
+    @property
+    def sizes(self) -> dict[str, float]:
+        """Factors that bring weights into line, by role; empty where they would not mend all that is out of it."""
+        of_roles = [finding for finding in self.findings if finding.roles]
+        if any(finding.factor is None for finding in of_roles):
+            return {}
+        return {role: finding.factor for finding in of_roles for role in finding.roles if finding.factor is not None}
+
+    @property
+    def smaller(self) -> float:
+        """Size of the entering stream with the embedding in line ÷ its size now."""
+        if self.entry is None or not self.embedding or not self.entry.size or not self.entry.parts:
+            return 1.0
+        parts = self.entry.parts.items()
+        return math.sqrt(sum((self.embedding.get(path, 1.0) * part) ** 2 for path, part in parts)) / self.entry.size
+
+    def ranges(self) -> dict[str, tuple[float, float] | None]:
+        """The least and the largest sharpness and gain over layers, None where they are not known."""
+        betas = [beta for beta in map(mean_beta, self.scales.values()) if beta is not None]
+        gains = [scale.branch for scale in self.scales.values() if scale.branch is not None]
+        return {
+            "beta": (min(betas), max(betas)) if betas else None,
+            "branch": (min(gains), max(gains)) if gains else None,
+        }
+
+
+def measure_state(trial: nn.Module, inputs: Any, layers: AttentionLayers) -> ModelState:
+    """Measure a copy of a model on a batch.
+
+    Args:
+        trial: the copy.
+        inputs: what it is called with.
+        layers: its attention.
+
+    >>> import torch, wellcond as wc
+    >>> _ = torch.manual_seed(0)
+    >>> model = nn.TransformerEncoderLayer(16, 2, batch_first=True, norm_first=True)
+    >>> _ = model.self_attn.in_proj_weight.data[:32].mul_(8)
+    >>> print(measure_state(model, torch.randn(4, 9, 16), wc.attention_layers(model)).findings[0].text)
+    W_Q and W_K are 9.1 × the size of W_V and the MLP's, so heads attend sharply: β is 16 (0.8 is much)
+    """
+    scales, unknown = dict[str, LayerScale](), ""
+    try:
+        scales = measure_scales(trial, inputs)
+    except WellcondError as error:
+        unknown = briefly(error, 300)
+    entry = measure_entry(trial, inputs, layers)
+    state = ModelState(scales, entry, (), {}, unknown)
+    ranges = state.ranges()
+    factors = _embedding_factors(trial, entry, layers)
+    findings = [*_weights(layers, ranges), *_embedding(trial, entry, factors, layers)]
+    return ModelState(scales, entry, tuple(findings), factors, unknown)
+
+
+def mean_beta(scale: LayerScale) -> float | None:
+    """The mean sharpness of a layer's heads, None where one is not known."""
+    known = [beta for beta in scale.beta if beta is not None]
+    return fmean(known) if known and len(known) == len(scale.beta) else None
+
+
+def _weights(layers: AttentionLayers, ranges: Mapping[str, tuple[float, float] | None]) -> Iterator[OutOfLine]:
+    """Roles whose weights are much larger than those that do the same work, and what follows from it."""
+    beta, gain = ranges["beta"], ranges["branch"]
+    keyed = [layer for layer in layers if not layer.qk_norm]
+    asking = _times(layers, ("query", "key"), ("value", "mlp_in"))
+    sharp = beta is not None and beta[1] > SHARP
+    if asking >= LARGER or (sharp and keyed):
+        hidden = "" if keyed else ", though a norm behind them hides it"
+        size = f"W_Q and W_K are {asking:.2g} × the size of W_V and the MLP's{hidden}" if asking >= LARGER else ""
+        told = "" if beta is None else f"β is {_range(beta)} ({SHARP:g} is much)"
+        follows = f"heads attend sharply: {told}" if sharp else told if keyed else ""
+        text = ", so ".join(filter(None, (size, follows)))
+        yield OutOfLine("queries and keys", text, ("query", "key"), 1 / asking if size else None)
+    values = _times(layers, ("value",), ("mlp_in", "query", "key"))
+    writing = _times(layers, ("output",), ("mlp_out",))
+    against_readers = _times(layers, ("output",), ("value", "mlp_in"))
+    if not math.isfinite(writing) or not writing:
+        writing = against_readers
+    told = "" if gain is None else f"it adds {_range(gain)} × the stream"
+    if values >= LARGER:
+        text = f"W_V is {values:.2g} × the size of the MLP's and of W_Q and W_K; {told}"
+        yield OutOfLine("values", text, ("value",), 1 / values)
+    if writing >= LARGER and against_readers >= 1:
+        text = f"W_O is {writing:.2g} × the size of the MLP's output: {told}"
+        entries = _times(layers, ("output",), ("mlp_out",), by_inputs=False)  # most libraries draw these alike
+        yield OutOfLine("output projections", text, ("output",), 1 / max(writing, against_readers, entries))
+
+
+def _range(ends: tuple[float, float]) -> str:
+    low, high = (f"{end:.2g}" for end in ends)
+    return low if low == high else f"{low} to {high}"
+
+
+def _times(
+    layers: Sequence[AttentionLayer], roles: Sequence[str], others: Sequence[str], *, by_inputs: bool = True
+) -> float:
+    """The median over layers of the size of some roles' weights ÷ that of others'; 0 where one of them is not there."""
+    found = []
+    for layer in layers:
+        own, rest = ([size for role in some for size in _sizes(layer, role, by_inputs)] for some in (roles, others))
+        if own and rest and median(rest) > 0:
+            found.append(min(own) / median(rest))
+    return median(found) if found else 0.0
+
+
+def _sizes(layer: AttentionLayer, role: str, by_inputs: bool) -> list[float]:
+    """What each matrix of a role multiplies independent unit inputs by, as it is stored, or the RMS of its entries."""
+    if role in ("mlp_in", "mlp_out"):
+        parts = getattr(layer.block, role) if layer.block is not None else ()
+    else:
+        parts = tuple(p for _, p in layer.projections(role))
+    writes = role in ("output", "mlp_out")
+    return [_rms(p) * (math.sqrt(_inputs(p, writes)) if by_inputs else 1) for p in parts if not p.refusal()]
+
+
+def _inputs(projection: Projection, writes: bool) -> int:
+    """The number of inputs, which of what writes to the stream are the columns."""
+    heads, width, d = projection.shape
+    return heads * d if writes else width
+
+
+def _rms(projection: Projection) -> float:
+    return float(projection.read().double().square().mean().sqrt())
+
+
+def _embedding_factors(trial: nn.Module, entry: StreamEntry | None, layers: AttentionLayers) -> dict[str, float]:
+    """Factors that bring what makes the stream into line; empty where nothing is out of it."""
+    if entry is None:
+        return {}
+    usual = _median_size(layers, by_inputs=False)
+    found = dict[str, float]()
+    for path, table in _tables(trial).items():
+        size = _table_size(table)
+        if path in entry.makers and usual and size >= TABLE * usual and not _as_torch_draws(trial, path, table):
+            found[path] = usual / size
+    if not entry.parts:
+        return found | _maps(trial, entry, 0.0)
+    left = {path: part for path, part in entry.parts.items() if path not in found}
+    rest = math.sqrt(sum(part**2 for part in left.values()))
+    if rest > LARGE_STREAM:
+        return found | {path: 1 / rest for path, part in left.items() if part > 1}
+    return found | _maps(trial, entry, _median_size(layers, by_inputs=True))
+
+
+def _maps(trial: nn.Module, entry: StreamEntry, usual: float) -> dict[str, float]:
+    """Factors of the matrix or the convolution that makes the stream, where it multiplies unit inputs by too much.
+
+    Before a norm (`usual` is 0 then) that is what would be too large a stream, though the norm hides it from all but
+    the optimizer; else what is beyond every usual law, and `TABLE` times what the blocks' weights multiply theirs by.
+    """
+    maps = {
+        name: module
+        for name, module in trial.named_modules()
+        if isinstance(module, (nn.Linear, _ConvNd)) and f"{name}.weight" in entry.makers
+    }
+    if len(maps) != 1:  # a stem of several, whose sizes do not say that of the stream
+        return {}
+    ((name, module),) = maps.items()
+    weight = module.weight.detach().double()
+    gain = math.sqrt(float(weight.square().mean()) * weight[0].numel())  # of independent unit inputs
+    if gain <= (max(LARGE_MAP, TABLE * usual) if usual else LARGE_STREAM):
+        return {}
+    return {f"{name}.{part}": 1 / gain for part in ("weight", "bias") if f"{name}.{part}" in entry.makers}
+
+
+def _table_size(table: nn.Embedding) -> float:
+    return float(table.weight.detach().double().square().mean().sqrt())
+
+
+def _as_torch_draws(trial: nn.Module, path: str, table: nn.Embedding) -> bool:
+    """Whether entries have deviation 1, as `nn.Embedding` draws, to five standard errors, and are no output's, too."""
+    return abs(_table_size(table) - 1) < 5 / math.sqrt(2 * table.weight.numel()) and not _tied(trial, path)
+
+
+def _embedding(
+    trial: nn.Module, entry: StreamEntry | None, factors: Mapping[str, float], layers: AttentionLayers
+) -> Iterator[OutOfLine]:
+    """The embedding, where it is too large."""
+    if entry is None or not factors:
+        return
+    tables, usual = _tables(trial), _median_size(layers, by_inputs=False)
+    names = " and ".join(f"'{path}'" for path in factors)
+    hidden = ", though a norm hides it" if not entry.parts else ""
+    said = [
+        f"the embedding is large ({names}){hidden}: the stream enters the first block with a size of {entry.size:.2g}"
+    ]
+    times = [_table_size(tables[path]) / usual for path in factors if path in tables and usual]
+    if times:
+        said.append(f"its entries are {max(times):.2g} × those of the blocks' weights")
+    for path in factors:
+        table = tables.get(path)
+        logits = 0.0 if table is None else _table_size(table) * math.sqrt(table.embedding_dim)
+        if table is not None and _tied(trial, path) and logits > LARGE_LOGITS:
+            said.append(
+                f"and it is the output's matrix, too, whose logits begin with a deviation of about {logits:.2g}"
+            )
+    yield OutOfLine("the embedding", "; ".join(said))
+
+
+def _median_size(layers: AttentionLayers, *, by_inputs: bool) -> float:
+    """The median size of what reads the stream: root mean square of its entries, or of what it makes of unit inputs."""
+    sizes = [size for layer in layers for role in ("value", "mlp_in") for size in _sizes(layer, role, by_inputs)]
+    return median(sizes) if sizes else 0.0
+
+
+def _tables(trial: nn.Module) -> dict[str, nn.Embedding]:
+    """Tables of embeddings by the path of their weight."""
+    return {
+        f"{name}.weight" if name else "weight": module
+        for name, module in trial.named_modules()
+        if isinstance(module, nn.Embedding)
+    }
+
+
+def _tied(trial: nn.Module, path: str) -> bool:
+    """Whether a parameter is in the model under another name, too."""
+    every = list(trial.named_parameters(remove_duplicate=False))
+    own = dict(every)[path]
+    return sum(p is own for _, p in every) > 1

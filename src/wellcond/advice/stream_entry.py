@@ -1,0 +1,129 @@
+"""The stream as it enters the first block: how large it is, and which parameters make it."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator, Mapping
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from wellcond.attention.capture import evaluating, run_model
+from wellcond.attention.layers import AttentionLayers
+from wellcond.attention.ordinary import with_gradients
+from wellcond.attention.paths import resolve
+from wellcond.attention.storage import fetch
+from wellcond.attention.undisturbed import undisturbed
+from wellcond.placement.watched_pass import first_tensor
+
+SAME = 1e-3  # relative distance within which the streams of the parts make up the stream
+
+
+@dataclass(frozen=True, eq=False)
+class StreamEntry:
+    """What enters the first block.
+
+    Args:
+        size: root mean square of an entry of the stream.
+        parts: the same with one parameter at a time and the others zero, by path; empty where the stream is not the sum
+            of such parts, as behind a norm.
+        makers: paths of all parameters on which it depends.
+
+    >>> model = nn.Sequential(nn.Embedding(9, 8), nn.TransformerEncoderLayer(8, 2, batch_first=True))
+    >>> import wellcond as wc
+    >>> entry = measure_entry(model, torch.arange(9)[None], wc.attention_layers(model))
+    >>> list(entry.parts), entry.parts["0.weight"] == entry.size
+    (['0.weight'], True)
+    """
+
+    size: float
+    parts: Mapping[str, float]
+    makers: tuple[str, ...] = ()
+
+
+class _EnteredError(Exception):
+    """Ends a pass at the first block, with what it was given."""
+
+    def __init__(self, stream: Tensor) -> None:
+        super().__init__()
+        self.stream = stream
+
+
+def measure_entry(trial: nn.Module, inputs: Any, layers: AttentionLayers) -> StreamEntry | None:
+    """Measure what enters the first block of a copy of a model; None where no block is seen to be given a stream."""
+    blocks = {layer.block.name for layer in layers if layer.block is not None}
+    with ExitStack() as stack:
+        stack.enter_context(undisturbed(trial))
+        stack.enter_context(evaluating(trial))
+        for name in blocks:
+            hook = resolve(trial, name).register_forward_pre_hook(_leave, with_kwargs=True)
+            stack.callback(hook.remove)
+        with with_gradients():
+            stream = _entering(trial, inputs)
+        if stream is None:
+            return None
+        made = _makers(trial, stream)
+        with torch.no_grad():
+            parts = {name: _alone(trial, inputs, name, made) for name in sorted(made)}
+            whole = _is_sum(stream, [part for part in parts.values() if part is not None])
+            sizes = {name: _size(part) for name, part in parts.items() if part is not None}
+    return StreamEntry(_size(stream), sizes if whole and None not in parts.values() else {}, tuple(sorted(made)))
+
+
+def _leave(module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+    stream = first_tensor((*args, *kwargs.values()))
+    if stream is not None:
+        raise _EnteredError(stream)
+
+
+def _entering(trial: nn.Module, inputs: Any) -> Tensor | None:
+    try:
+        run_model(trial, inputs)
+    except Exception as error:
+        cause: BaseException | None = error
+        while cause is not None and not isinstance(cause, _EnteredError):
+            cause = cause.__cause__
+        if cause is None:
+            raise
+        return cause.stream
+    return None
+
+
+def _makers(trial: nn.Module, stream: Tensor) -> set[str]:
+    """Paths of the parameters on which the stream depends."""
+    if stream.grad_fn is None:
+        return set()
+    named = {name: p for name, p in trial.named_parameters() if p.requires_grad}
+    drawn = torch.randn(stream.shape, generator=torch.Generator().manual_seed(0)).to(stream)
+    found = torch.autograd.grad(stream, list(named.values()), drawn, allow_unused=True)
+    return {name for name, grad in zip(named, found, strict=True) if grad is not None and bool(grad.any())}
+
+
+def _alone(trial: nn.Module, inputs: Any, name: str, made: set[str]) -> Tensor | None:
+    """The stream that one parameter makes when the others are zero."""
+    with _cleared(trial, made - {name}):
+        return _entering(trial, inputs)
+
+
+def _is_sum(stream: Tensor, parts: list[Tensor]) -> bool:
+    if not parts or any(part.shape != stream.shape for part in parts):
+        return False
+    return bool((torch.stack(parts).sum(0) - stream).norm() <= SAME * stream.norm())
+
+
+@contextmanager
+def _cleared(trial: nn.Module, names: Collection[str]) -> Iterator[None]:
+    kept = {name: fetch(trial, name).detach().clone() for name in names}
+    try:
+        for name in names:
+            fetch(trial, name).zero_()
+        yield
+    finally:
+        for name, value in kept.items():
+            fetch(trial, name).copy_(value)
+
+
+def _size(stream: Tensor) -> float:
+    return float(stream.detach().double().square().mean().sqrt())

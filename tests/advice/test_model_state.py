@@ -1,0 +1,200 @@
+"""What is out of line in a model is named, and nothing of it in fresh ones."""
+
+from __future__ import annotations
+
+import copy
+
+import pytest
+import timm
+import torch
+from torch import nn
+from transformers import (
+    AutoModel,
+    BertConfig,
+    BertForMaskedLM,
+    Gemma2Config,
+    GPTNeoXConfig,
+    GPTNeoXForCausalLM,
+    Olmo2Config,
+    Qwen3Config,
+    ViTConfig,
+)
+
+import wellcond as wc
+from tests.advice.models import BUILD, broken, data, fresh
+from wellcond.advice.candidates import Candidate
+from wellcond.advice.model_state import ModelState, measure_state
+from wellcond.advice.stream_entry import measure_entry
+from wellcond.inputs.objective import Objective
+
+WORDS = {"q": "queries and keys", "o": "output projections", "e": "the embedding"}
+
+
+def state_of(model: nn.Module, kind: str) -> ModelState:
+    inputs = Objective().inputs(model, data(kind, 1)[0][0])
+    return measure_state(copy.deepcopy(model), inputs, wc.attention_layers(model))
+
+
+@pytest.mark.parametrize("kind", BUILD)
+@pytest.mark.parametrize("what", ["", "q", "o", "e", "qo", "qoe"])
+def test_what_was_broken_is_named_and_nothing_else(kind, what):
+    found = state_of(broken(kind, what), kind)
+    assert [finding.what for finding in found.findings] == [WORDS[letter] for letter in "qoe" if letter in what]
+    assert bool(found.embedding) == ("e" in what)
+
+
+@pytest.mark.parametrize("kind", BUILD)
+def test_usual_sizes_are_those_before_the_weights_were_broken(kind):
+    """Within a tenth: they are told by other weights of the same model, each a draw."""
+    sizes = state_of(broken(kind, "qo"), kind).sizes
+    assert sizes == pytest.approx({"query": 1 / 8, "key": 1 / 8, "output": 1 / 10}, rel=0.1)
+    model = broken(kind, "qo")
+    Candidate(sizes=sizes).apply_(model, None)
+    for now, then in zip(wc.attention_layers(model), wc.attention_layers(fresh(kind)), strict=True):
+        for role, projection in now.projections():
+            assert torch.allclose(projection.read(), getattr(then, role).read(), rtol=0.1)
+
+
+def test_what_no_factor_mends_has_no_usual_size():
+    model = fresh("vit")
+    with torch.no_grad():
+        for block in model.blocks:
+            block.norm1.weight.mul_(20)
+    found = state_of(model, "vit")
+    assert [finding.what for finding in found.findings] == ["queries and keys"]
+    assert found.sizes == {}
+
+
+@pytest.mark.parametrize("kind", BUILD)
+def test_a_large_embedding_is_brought_back_to_a_usual_size(kind):
+    own, large = state_of(fresh(kind), kind), state_of(broken(kind, "e"), kind)
+    assert large.entry.size > 10 * own.entry.size  # positions stay
+    back = large.entry.size * large.smaller
+    assert back == pytest.approx(1 if kind == "vit" else own.entry.size, rel=0.3)
+
+
+FRESH = {
+    "deit": lambda: timm.create_model("deit_tiny_patch16_224", depth=2),
+    "deit3": lambda: timm.create_model("deit3_small_patch16_224", depth=2),
+    "swin": lambda: timm.create_model("swin_tiny_patch4_window7_224", depths=(1, 1, 2, 1)),
+    "cait": lambda: timm.create_model("cait_xxs24_224", depth=2),
+    "hf vit": lambda: AutoModel.from_config(ViTConfig(num_hidden_layers=2, hidden_size=96, num_attention_heads=3)),
+    "bert": lambda: BertForMaskedLM(BertConfig(num_hidden_layers=2, hidden_size=96, num_attention_heads=3)),
+    "neox": lambda: GPTNeoXForCausalLM(
+        GPTNeoXConfig(num_hidden_layers=2, hidden_size=96, num_attention_heads=3, vocab_size=99)
+    ),
+    "torch": lambda: encoder(48),
+    # What attention adds is normed, and several times the small stream of the embedding.
+    "gemma2": lambda: AutoModel.from_config(Gemma2Config(**WIDE, num_key_value_heads=2, head_dim=16, vocab_size=99)),
+    "olmo2": lambda: AutoModel.from_config(Olmo2Config(**WIDE, num_key_value_heads=4, vocab_size=99)),
+    # A stem of many maps, some drawn much larger than blocks.
+    "maxvit": lambda: timm.create_model("maxvit_rmlp_pico_rw_256", img_size=64),
+    "torch's embedding": lambda: nn.Sequential(nn.Embedding(99, 256), encoder(256)),
+}
+WIDE = {"hidden_size": 64, "intermediate_size": 128, "num_hidden_layers": 2, "num_attention_heads": 4}
+
+
+def encoder(width: int) -> nn.Module:
+    layer = nn.TransformerEncoderLayer(width, 4, 2 * width, batch_first=True, norm_first=True)
+    return nn.TransformerEncoder(layer, 2, enable_nested_tensor=False)
+
+
+@pytest.mark.parametrize("name", FRESH)
+def test_fresh_models_of_libraries_are_in_line(name):
+    torch.manual_seed(0)
+    model = FRESH[name]()
+    of_ids = name in ("bert", "neox", "gemma2", "olmo2", "torch's embedding")
+    size = 64 if name == "maxvit" else 224
+    images = torch.randn(2, 9, 48) if name == "torch" else torch.randn(1, 3, size, size)
+    inputs = torch.arange(40)[None] if of_ids else images
+    assert measure_state(model, inputs, wc.attention_layers(model)).findings == ()
+
+
+def test_the_entering_stream_is_that_of_the_model_and_its_parts_are_of_one_parameter_each():
+    model = fresh("gpt2")
+    ids = data("gpt2", 1)[0][0]["input_ids"]
+    before = copy.deepcopy(model.state_dict())
+    entry = measure_entry(model, {"input_ids": ids}, wc.attention_layers(model))
+    tokens, positions = model.transformer.wte(ids), model.transformer.wpe(torch.arange(ids.shape[1]))
+    sizes = {name: float(x.detach().square().mean().sqrt()) for name, x in (("wte", tokens), ("wpe", positions))}
+    assert entry.size == pytest.approx(float((tokens + positions).detach().square().mean().sqrt()), rel=1e-6)
+    assert entry.parts == pytest.approx({f"transformer.{name}.weight": size for name, size in sizes.items()}, rel=1e-6)
+    assert all(torch.equal(x, before[name]) for name, x in model.state_dict().items())
+
+
+def test_a_stream_behind_a_norm_has_no_parts_as_nothing_scales_it():
+    model = BertForMaskedLM(BertConfig(num_hidden_layers=1, hidden_size=48, num_attention_heads=3, vocab_size=99))
+    with torch.no_grad():
+        model.get_input_embeddings().weight.mul_(20)
+    entry = measure_entry(model, torch.arange(40)[None], wc.attention_layers(model))
+    assert entry.size == pytest.approx(1, rel=0.01)
+    assert entry.parts == {}
+
+
+def test_what_a_norm_hides_of_a_large_embedding_is_named_all_the_same():
+    model = BertForMaskedLM(BertConfig(num_hidden_layers=1, hidden_size=48, num_attention_heads=3, vocab_size=99))
+    table = model.get_input_embeddings().weight
+    deviation = float(table.detach().square().mean().sqrt())
+    with torch.no_grad():
+        table.mul_(20)
+    found = measure_state(model, torch.arange(40)[None], wc.attention_layers(model))
+    assert [finding.what for finding in found.findings] == ["the embedding"]
+    assert "a norm hides it" in found.findings[0].text
+    path = "bert.embeddings.word_embeddings.weight"
+    assert found.embedding == pytest.approx({path: 1 / 20}, rel=0.2)  # by the blocks' weights, of the same law
+    assert found.embedding[path] * 20 * deviation < 2 * deviation
+    assert found.smaller == 1
+
+
+def test_patches_before_a_norm_are_seen_too():
+    model = timm.create_model("vit_base_patch16_clip_224", depth=2, embed_dim=48, num_heads=3)
+    assert model.patch_embed.proj.bias is None
+    with torch.no_grad():
+        model.patch_embed.proj.weight.mul_(20)
+    found = measure_state(model, torch.randn(1, 3, 224, 224), wc.attention_layers(model))
+    assert [finding.what for finding in found.findings] == ["the embedding"]
+    assert set(found.embedding) == {"patch_embed.proj.weight"}
+
+
+def test_small_patches_are_compared_with_the_blocks():
+    """Twenty times too large, though the stream is not yet: 48 inputs of the small law of a library."""
+    config = ViTConfig(hidden_size=48, num_hidden_layers=2, num_attention_heads=3, image_size=16, patch_size=4)
+    model = AutoModel.from_config(config)
+    patches = model.embeddings.patch_embeddings.projection
+    with torch.no_grad():
+        for parameter in patches.parameters():
+            parameter.mul_(20)
+    found = measure_state(model, torch.randn(2, 3, 16, 16), wc.attention_layers(model))
+    assert [finding.what for finding in found.findings] == ["the embedding"]
+    assert found.entry.size < 4
+    gain = float(patches.weight.detach().square().mean().sqrt()) * 48**0.5
+    path = "embeddings.patch_embeddings.projection."
+    assert found.embedding == pytest.approx({f"{path}weight": 1 / gain, f"{path}bias": 1 / gain}, rel=1e-4)
+
+
+def test_queries_and_keys_that_a_norm_hides_are_named_too():
+    config = Qwen3Config(**WIDE, num_key_value_heads=2, head_dim=16, vocab_size=99)
+    model = AutoModel.from_config(config)
+    with torch.no_grad():
+        for block in model.layers:
+            block.self_attn.q_proj.weight.mul_(8)
+            block.self_attn.k_proj.weight.mul_(8)
+    (finding,) = measure_state(model, torch.arange(40)[None], wc.attention_layers(model)).findings
+    assert finding.what == "queries and keys"
+    assert finding.text.endswith("though a norm behind them hides it")
+    assert finding.factor == pytest.approx(1 / 8, rel=0.1)
+
+
+def test_an_embedding_as_torch_draws_it_is_too_large_for_an_output():
+    class Tied(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.table, self.stack, self.head = nn.Embedding(99, 64), encoder(64), nn.Linear(64, 99, bias=False)
+            self.head.weight = self.table.weight
+
+        def forward(self, ids):
+            return self.head(self.stack(self.table(ids)))
+
+    model = Tied()
+    found = measure_state(model, torch.arange(40)[None], wc.attention_layers(model))
+    assert "whose logits begin with a deviation of about" in found.findings[0].text
