@@ -10,6 +10,7 @@ import shlex
 import tomllib
 from collections.abc import Iterator
 from pathlib import Path
+from statistics import fmean
 from typing import Literal, get_origin
 
 import pytest
@@ -20,6 +21,7 @@ from tests.cases import CASES
 from tests.preloaded import run
 from wellcond.lab.recipe.recipe import load_recipe
 from wellcond.lab.recipe.surface_grid import surface_grid
+from wellcond.scale.calibration_targets import BETA, BRANCH, BY_DEPTH
 
 ROOT = Path(__file__).parents[1]
 SKIP = r"(?P<skip><!-- not run: [^\n]+ -->\n)?"
@@ -151,6 +153,17 @@ def test_the_study_says_what_its_records_say(monkeypatch: pytest.MonkeyPatch) ->
             if abs(one - other) > 0.003 + share * abs(other):
                 wrong.append((ours, theirs))
     assert wrong == []
+
+
+def test_default_targets_are_those_that_the_study_chose(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of both rules of depth the one that cost less where a task was left out, and numbers that round what it chose."""
+    monkeypatch.syspath_prepend(ROOT / "docs")
+    found = importlib.import_module("study").targets()
+    assert found.mean_regret("constant") < found.mean_regret(BY_DEPTH)
+    (default,) = (regret for name, regret in found.references.items() if name.startswith("default"))
+    assert fmean(default[task][0] / found.noise[task] for task in found.layers) < found.mean_regret("constant")
+    assert found.chosen("constant").beta == pytest.approx(BETA, rel=0.1)
+    assert found.chosen("constant").factor == pytest.approx(BRANCH, rel=0.1)
 
 
 def test_every_recipe_of_the_study_was_written_before_its_runs(monkeypatch: pytest.MonkeyPatch) -> None:

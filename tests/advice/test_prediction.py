@@ -73,8 +73,8 @@ def test_sharpness_gain_and_similarity_are_those_of_the_modules(stack, name, cal
 
 def test_a_calibration_is_predicted_at_its_targets(stack):
     found = stack[3]["conditioned + calibrated"]
-    assert found.beta == pytest.approx([0.33] * DEPTH)
-    assert found.branch == pytest.approx([(2 * DEPTH) ** -0.5] * DEPTH)
+    assert found.beta == pytest.approx([0.35] * DEPTH)
+    assert found.branch == pytest.approx([0.06] * DEPTH)
 
 
 def test_entropy_and_gradients_are_those_of_propagate(stack):

@@ -197,12 +197,13 @@ def test_targets_by_layer_and_head() -> None:
     assert found.before[names[0]].beta == pytest.approx(found.after[names[0]].beta)
 
 
-def test_a_calibrated_scheme_is_the_scheme_then_the_calibration() -> None:
+@pytest.mark.parametrize("targets", [{}, {"beta": 0.3, "branch": 0.2}], ids=["default", "given"])
+def test_a_calibrated_scheme_is_the_scheme_then_the_calibration(targets: dict[str, float]) -> None:
     model, batch = made("vit")
     other = copy.deepcopy(model)
-    wc.init_(model, "calibrated", batch=batch, base="orthogonal", beta=0.3, branch=0.2, seed=3)
+    wc.init_(model, "calibrated", batch=batch, base="orthogonal", seed=3, **targets)
     wc.init_(other, "orthogonal", seed=3)
-    wc.calibrate_(other, batch, beta=0.3, branch=0.2)
+    wc.calibrate_(other, batch, **targets)
     assert all(torch.equal(a, b) for a, b in zip(model.parameters(), other.parameters(), strict=True))
     with pytest.raises(SchemeError, match="diagnose"):
         wc.audit(model, "calibrated", batch=batch)

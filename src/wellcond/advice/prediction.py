@@ -34,11 +34,11 @@ from wellcond.propagation.attention_statistics import Attention, Statistics, rag
 from wellcond.propagation.block import Architecture, State, forward
 from wellcond.propagation.stack import propagate_blocks
 from wellcond.propagation.thresholds import PHASE_WORDS, ConcernKind, Severity, Thresholds, phase_words
+from wellcond.scale.calibration_targets import BETA, BRANCH
 
 SAMPLED_BLOCKS = 2  # for which weights are drawn: the first and the last, between which schemes are powers of depth
 INDEPENDENT = (Normal, Uniform, TruncatedNormal)  # laws whose entries say nothing of each other
 NOTHING = str(zeros((1, 1, 1)))
-TARGET = 0.33  # of a calibrated sharpness, the default of `wc.calibrate_`
 
 
 @dataclass(frozen=True)
@@ -188,7 +188,6 @@ def _predictions(
         )
     )
     calibrated = torch.tensor([one.calibrated for one in candidates])
-    target = 1 / math.sqrt(2 * len(placed))
     sizes = [smaller**2 if one.embedding else 1.0 for one in candidates]
     entering = first.size * torch.tensor(sizes, dtype=torch.float64)
     q, p = entering, entering * first.cosine
@@ -198,11 +197,11 @@ def _predictions(
         block = _together([stack[depth] for stack in stacks])
         _, _, state = forward(q, p, block, statistics)
         heat = _row_deviation(state, block) / math.sqrt(2 * log)
-        wanted = torch.where(calibrated & (heat > 0), TARGET / heat.clamp_min(1e-30), 1.0)
+        wanted = torch.where(calibrated & (heat > 0), BETA / heat.clamp_min(1e-30), 1.0)
         block = replace(block, beta=block.beta * wanted, self_bias=block.self_bias * wanted)
         _, _, state = forward(q, p, block, statistics)
         gain = _branch_gain(state, block)
-        factor = torch.where(calibrated & (gain > 0), target / gain.clamp_min(1e-30), 1.0)
+        factor = torch.where(calibrated & (gain > 0), BRANCH / gain.clamp_min(1e-30), 1.0)
         block = _scaled(block, factor)
         betas.append(heat * wanted)
         gains.append(gain * factor)

@@ -21,7 +21,7 @@ from wellcond.attention.view import AttentionLayer
 from wellcond.conditioning.parameter_writes import ParameterWrites
 from wellcond.errors import WellcondError
 from wellcond.scale.calibration_result import Calibration, LayerScale
-from wellcond.scale.calibration_targets import BY_DEPTH, Beta, Branch, Targets
+from wellcond.scale.calibration_targets import BETA, BRANCH, Beta, Branch, Targets
 from wellcond.scale.logits_at_entry import logits_at_entry
 from wellcond.scale.mean_over_processes import mean_over_processes
 from wellcond.scale.measure_scales import measured_scales
@@ -37,8 +37,8 @@ def calibrate_(
     model: nn.Module,
     batch: Any,
     *,
-    beta: Beta = 0.33,
-    branch: Branch = BY_DEPTH,
+    beta: Beta = BETA,
+    branch: Branch = BRANCH,
     layers: LayerFilter = None,
 ) -> Calibration:
     """Scale Q, K and O so that every head has sharpness β and every branch gain g on a batch, whatever the weights are.
@@ -53,16 +53,17 @@ def calibrate_(
         model: any model, wrapped or sharded, initialised by any scheme.
         batch: a tensor, a tuple of positional or a dict of keyword arguments; each process may have its own, for the
             numbers are means over processes.
-        beta: the target of β, the standard deviation of a row's logits ÷ √(2 log T).
+        beta: the target of β, the standard deviation of a row's logits ÷ √(2 log T). The defaults of β and g are those
+            of docs/study.md, from models of up to 12 layers.
         branch: the target of g, RMS(what a layer adds) ÷ RMS(stream); `"1/sqrt(2L)"` for L layers in its stack.
         layers: a name, a pattern or several; all if None.
 
     >>> import torch, wellcond as wc
     >>> _ = torch.manual_seed(0)
     >>> model = torch.nn.TransformerEncoderLayer(16, 2, batch_first=True, norm_first=True)
-    >>> c = wc.calibrate_(model, torch.randn(4, 9, 16), beta=0.33, branch=0.5)
+    >>> c = wc.calibrate_(model, torch.randn(4, 9, 16), branch=0.5)
     >>> [round(b, 3) for b in c.after["self_attn"].beta], round(c.after["self_attn"].branch, 3)
-    ([0.33, 0.33], 0.5)
+    ([0.35, 0.35], 0.5)
     """
     with ParameterWrites(unwrap(model)) as writes:
         return calibrate_layers_(layers, batch, beta, branch, writes)

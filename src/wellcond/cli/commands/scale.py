@@ -12,6 +12,7 @@ from wellcond._core.json_safe import to_json
 from wellcond.cli.app import command, echo
 from wellcond.cli.options import InputOptions, Json, Model
 from wellcond.errors import WellcondError
+from wellcond.scale.calibration_targets import BETA, BRANCH, BY_DEPTH
 
 Output = Annotated[Path, typer.Option("--output", "-o", metavar="FILE", help="FILE.safetensors for the new weights.")]
 
@@ -40,8 +41,8 @@ def balance_command(
 def calibrate_command(
     model: Model,
     output: Output,
-    beta: Annotated[float, typer.Option(help="Sharpness of every head.")] = 0.33,
-    branch: Annotated[str, typer.Option(help="Gain of every branch, a number or 1/sqrt(2L).")] = "1/sqrt(2L)",
+    beta: Annotated[float, typer.Option(help="Sharpness of every head.")] = BETA,
+    branch: Annotated[str, typer.Option(help=f"Gain of every branch, a number or {BY_DEPTH}.")] = f"{BRANCH}",
     inputs: InputOptions = InputOptions(),
     json: Json = False,
 ) -> None:

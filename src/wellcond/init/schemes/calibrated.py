@@ -18,7 +18,7 @@ from wellcond.init.scheme import Laws, Scheme, Target
 from wellcond.scale.calibrate import calibrate_layers_
 
 
-@register_scheme("calibrated", citation="ours", published="none; β = 0.33 is what tuned training code has")
+@register_scheme("calibrated", citation="ours", published="none; β = 0.35 and g = 0.06 are those of docs/study.md")
 @dataclass(frozen=True)
 class Calibrated(Scheme):
     r"""Any scheme, then W_Q, W_K and W_O scaled to a sharpness β of heads and a gain g of branches on a batch.
@@ -41,8 +41,8 @@ class Calibrated(Scheme):
 
     batch: Any
     base: Any = "keep"
-    beta: Any = 0.33
-    branch: Any = "1/sqrt(2L)"
+    beta: Any = 0.35  # those of `wc.calibrate_`, as literals that a list of schemes reads without torch
+    branch: Any = 0.06
 
     stand_ins: ClassVar = {"batch": None}
     composable: ClassVar = False

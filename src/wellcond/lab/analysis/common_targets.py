@@ -17,12 +17,18 @@ from wellcond._core.result_table import ResultTable, Tabular
 from wellcond.errors import WellcondError
 from wellcond.lab.analysis.response import Place
 from wellcond.lab.analysis.surface import Surface
+from wellcond.scale.calibration_targets import BETA, BRANCH, BY_DEPTH
 
 Regret = tuple[float, float, float]  # mean and ends
 # How the gain depends on the number L of layers: g = c × this.
-RULES = {"constant": lambda layers: 1.0, "1/sqrt(2L)": lambda layers: 1 / math.sqrt(2 * layers)}
+RULES = {"constant": lambda layers: 1.0, BY_DEPTH: lambda layers: 1 / math.sqrt(2 * layers)}
+# Targets to compare with what is chosen, as β, rule and c: the defaults of `wc.calibrate_`, and the sharpness of tuned
+# training code with branches that together add as much as the stream.
+REFERENCES = {
+    f"default, β {BETA:g}, g {BRANCH:g}": (BETA, "constant", BRANCH),
+    "β 0.33, g 1/√(2L)": (0.33, BY_DEPTH, 1.0),
+}
 ALONG = 33  # values of β, and of c, among which is chosen
-USUAL = 0.33, "1/sqrt(2L)", 1.0  # targets that `wc.calibrate_` has unless it is given others: β, rule and c
 
 
 @dataclass(frozen=True)
@@ -53,7 +59,7 @@ class CommonTargets(Tabular):
         metrics: of each task.
         noise: deviation of one run of each task around its surface.
         baseline: what the model's own weights fall short of the best start by, as measured; None without that arm.
-        usual: the same of the targets that `wc.calibrate_` has by default; None outside the grid.
+        references: for each of `REFERENCES` the regret by task; None outside the grid.
         choices: for each rule, chosen on all tasks, and on all but one.
     """
 
@@ -61,7 +67,7 @@ class CommonTargets(Tabular):
     metrics: Mapping[str, str]
     noise: Mapping[str, float]
     baseline: Mapping[str, float | None]
-    usual: Mapping[str, Regret | None]
+    references: Mapping[str, Mapping[str, Regret | None]]
     choices: tuple[Choice, ...]
 
     def chosen(self, rule: str) -> Choice:
@@ -97,12 +103,12 @@ class CommonTargets(Tabular):
                 f"{layers}",
                 self.metrics[task],
                 three_digits(self.baseline[task]),
-                _regret(self.usual[task]),
+                *(_regret(regret[task]) for regret in self.references.values()),
                 *(_regret(self.left_out(rule, task).regret[task]) for rule in RULES),
             ]
             for task, layers in self.layers.items()
         ]
-        header = ["task", "layers", "metric", "own weights", "β 0.33, g 1/√(2L)", *(f"chosen, g ∝ {r}" for r in RULES)]
+        header = ["task", "layers", "metric", "own weights", *self.references, *(f"chosen, g ∝ {r}" for r in RULES)]
         notes = ["", "chosen on all tasks, and their mean regret where each is left out, in deviations of one run:"]
         for rule in RULES:
             one = self.chosen(rule)
@@ -130,7 +136,10 @@ def common_targets(surfaces: Mapping[str, tuple[Surface, int]]) -> CommonTargets
         {task: found.metric for task, (found, _) in surfaces.items()},
         {task: found.noise for task, (found, _) in surfaces.items()},
         {task: _measured(found) for task, (found, _) in surfaces.items()},
-        {task: _usual(found, layers) for task, (found, layers) in surfaces.items()},
+        {
+            name: {task: _reference(found, layers, *aim) for task, (found, layers) in surfaces.items()}
+            for name, aim in REFERENCES.items()
+        },
         tuple(choices),
     )
 
@@ -165,8 +174,7 @@ def _regrets(found: Surface, layers: int, aims: Iterable[tuple[str, str | None, 
     return list(zip(*(part.tolist() for part in found.response.regret(places)), strict=True))
 
 
-def _usual(found: Surface, layers: int) -> Regret | None:
-    beta, rule, factor = USUAL
+def _reference(found: Surface, layers: int, beta: float, rule: str, factor: float) -> Regret | None:
     reached = found.response.reaches((beta, factor * RULES[rule](layers)))
     return _regrets(found, layers, [(rule, None, beta, factor)])[0] if reached else None
 
