@@ -61,8 +61,22 @@ def test_a_batch_that_shows_nothing_of_a_role_is_said_to():
     """Where all tokens are one, no query matters, and blocks in another order would look the same."""
     model = torch.nn.TransformerEncoderLayer(8, 2, 16, batch_first=True)
     found = wc.optim.check_blocks(model, torch.randn(1, 1, 8).expand(2, 5, 8).contiguous())
-    assert [(layer.checked, "moves no output" in layer.reason) for layer in found.layers] == [(False, True)]
+    assert [(layer.checked, "does not move head" in layer.reason) for layer in found.layers] == [(False, True)]
     assert wc.optim.check_blocks(model, torch.randn(2, 5, 8)).layers[0].checked
+
+
+def test_a_head_that_its_bias_decides_is_not_called_wrong():
+    """A head of Swin whose bias leaves each token to itself: its queries and keys do not matter, the others' do."""
+    model = CASES["timm-swin"].model()
+    attn = model.layers[0].blocks[0].attn
+    own = attn.relative_position_index[0, 0]
+    with torch.no_grad():
+        attn.relative_position_bias_table[own, 1] = 1e6
+    first = wc.optim.check_blocks(model, CASES["timm-swin"].batch().float()).layers[0]
+    assert (first.checked, first.reason) == (
+        False,
+        "on this batch its query does not move head 1, whatever its weights are",
+    )
 
 
 def test_layers_of_one_name_are_checked_by_their_own_blocks():
