@@ -46,6 +46,12 @@ LOSSES = [
     loss("a name", ArgumentError, "got 'mse'", "mse"),
     loss("none, and the model has none", BatchError, "VisionTransformer gives Tensor (4, 5)", None),
     loss("a function that raises", BatchError, "named_failure(output, target) raised ValueError: a bug", named_failure),
+    loss(
+        "a function, by its file",
+        BatchError,
+        f"(bad_losses.py, line {named_failure.__code__.co_firstlineno})",
+        named_failure,
+    ),
     loss("a function of one argument", BatchError, "one_argument(output, target) raised TypeError", one_argument),
     loss("a function that exits", BatchError, "raised SystemExit", lambda output, target: sys.exit(3)),
     loss("a class", BatchError, "CrossEntropyLoss(output, target) ", nn.CrossEntropyLoss),

@@ -168,9 +168,8 @@ def test_a_process_of_its_own_ends_so_too(folder: Path) -> None:
     given = ["recommend", "own.py:model", "--data", "own.py:data", "--loss", "own.py:f", "--out", "probe"]
     ended = run(WELLCOND, *given, cwd=folder)
     assert ended.returncode == 2
-    assert ended.stderr.splitlines() == [
-        "error: batch 1 of 6: f(output, target) returns one number as a tensor; got Tensor (2, 5) of float32"
-    ]
+    words = "error: batch 1 of 6: f(output, target) returns one number as a tensor; got Tensor (2, 5) of float32"
+    assert ended.stderr.splitlines() == [f"{words} (own.py, line {len(OWN.splitlines()) + 2})"]
     assert not ended.stdout
     assert not (folder / "probe").exists()
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import inspect
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, Protocol
 
 import torch
@@ -95,7 +96,7 @@ class Objective:
         found = judged(loss, output, batch if isinstance(batch, Mapping) else batch[1])
         if not isinstance(found, Tensor) or found.numel() != 1 or not found.is_floating_point():
             words = f"{function_name(loss)}(output, target) returns one number as a tensor"
-            raise BatchError(f"{words}; got {output_words(found)}")
+            raise BatchError(f"{words}; got {output_words(found)}{written_at(loss)}")
         return found.reshape(())
 
     @staticmethod
@@ -119,13 +120,25 @@ def judged(function: Callable[[Any, Any], Any], output: Any, target: Any) -> Any
     except (Exception, SystemExit) as error:
         raise BatchError(
             f"{function_name(function)}(output, target) raised {briefly(error, 200)} for an output "
-            f"{output_words(output)} and a target {batch_words(target)}"
+            f"{output_words(output)} and a target {batch_words(target)}{written_at(function)}"
         ) from error
 
 
 def function_name(function: Any) -> str:
     """Return what to call a function, or an object that is called, in messages."""
     return str(getattr(function, "__name__", type(function).__name__))
+
+
+def written_at(function: Any) -> str:
+    """Return the file and line of a user's function for the end of a message; nothing for what was installed.
+
+    >>> written_at(nn.functional.mse_loss), written_at(len)
+    ('', '')
+    """
+    code = getattr(function, "__code__", None)
+    path = Path(code.co_filename) if code else Path()
+    own = path.is_file() and "site-packages" not in path.parts
+    return f" ({path.name}, line {code.co_firstlineno})" if code and own else ""
 
 
 def output_words(output: Any) -> str:

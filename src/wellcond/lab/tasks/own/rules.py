@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from wellcond.attention.capture import batch_words
 from wellcond.attention.paths import unwrap
 from wellcond.errors import BatchError, WellcondError
-from wellcond.inputs.objective import Objective, function_name, judged, output_words
+from wellcond.inputs.objective import Objective, function_name, judged, output_words, written_at
 from wellcond.lab.tasks.base import Batch, Task, logits_of
 from wellcond.lab.tasks.metrics import Counts, count, metric_of
 
@@ -74,7 +74,7 @@ class OwnRules:
         if isinstance(found, (int, float)):
             return float(found)
         words = f"{function_name(metric)}(output, target) returns one number, a mean over the batch"
-        raise BatchError(f"{words}; got {output_words(found)}")
+        raise BatchError(f"{words}; got {output_words(found)}{written_at(metric)}")
 
 
 @dataclass(frozen=True)
