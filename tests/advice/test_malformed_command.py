@@ -85,6 +85,11 @@ MISTAKES = {
     "no loss": ("", ["--data", "own.py:data"], "VisionTransformer gives Tensor (2, 5) of float32, without a loss"),
     "no loss's file": ("", ["--data", "own.py:data", "--loss", "my.py:loss"], "there is no file 'my.py'"),
     "no loss's function": ("", ["--data", "own.py:data", "--loss", "own.py:low"], "has no function 'low'"),
+    "a page that is a folder": (
+        "",
+        ["--data", "own.py:data", "--loss", "own.py:loss", "--html", "."],
+        "is a directory",
+    ),
     "a loss by name": ("", ["--data", "own.py:data", "--loss", "mse"], "'mse' names no function"),
     "a loss that raises": (
         "def f(o, t):\n    1 / 0",
@@ -168,8 +173,8 @@ def test_a_process_of_its_own_ends_so_too(folder: Path) -> None:
     given = ["recommend", "own.py:model", "--data", "own.py:data", "--loss", "own.py:f", "--out", "probe"]
     ended = run(WELLCOND, *given, cwd=folder)
     assert ended.returncode == 2
-    words = "error: batch 1 of 6: f(output, target) returns one number as a tensor; got Tensor (2, 5) of float32"
-    assert ended.stderr.splitlines() == [f"{words} (own.py, line {len(OWN.splitlines()) + 2})"]
+    words = "error: batches of own.py:data: batch 1 of 6: f(output, target) returns one number as a tensor; got Tensor"
+    assert ended.stderr.splitlines() == [f"{words} (2, 5) of float32 (own.py, line {len(OWN.splitlines()) + 2})"]
     assert not ended.stdout
     assert not (folder / "probe").exists()
 

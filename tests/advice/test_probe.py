@@ -7,18 +7,24 @@ import subprocess
 import sys
 import time
 from collections import Counter
+from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from torch import nn
 
+import wellcond as wc
+from tests.advice.models import data, fresh
 from wellcond.advice import probe as probing
 from wellcond.advice.candidates import Candidate
 from wellcond.advice.own_batches import OwnBatches
 from wellcond.advice.probe import Probe
 from wellcond.advice.trial import TrialSettings
-from wellcond.advice.trial_records import TrialRecords
+from wellcond.advice.trial_records import TrialRecords, fingerprint
 from wellcond.errors import StorageError, WeightError
 from wellcond.inputs.objective import Objective
 
@@ -199,6 +205,46 @@ def test_a_probe_that_is_done_says_the_same_when_it_is_asked_again(monkeypatch, 
     assert first.rungs
 
 
+def test_time_outside_of_trials_does_not_make_another_seed_when_it_is_asked_again(monkeypatch, tmp_path):
+    def slow(one):
+        clock.now += 4.0
+
+    clock = Clock(0.01, 0.05)
+    with TrialRecords(tmp_path / "probe", "") as records:
+        first = run(monkeypatch, clock, 60.0, control=slow, records=records)
+    with TrialRecords(tmp_path / "probe", "") as records:
+        again = run(monkeypatch, clock := Clock(0.01, 0.05), 60.0, records=records)
+    assert (again.last, clock.trials) == (first.last, [])
+
+
+class Diverging(Clock):
+    """Trials of which only some candidates' end with a number."""
+
+    def __init__(self, *finite: str) -> None:
+        super().__init__(0.01, 0.005)
+        self.finite = finite
+
+    def trial(self, model, candidate, *args):
+        found = super().trial(model, candidate, *args)
+        return found if candidate.name in self.finite else {mark: [float("inf")] for mark in found}
+
+
+def test_where_all_diverge_the_time_is_not_blamed(monkeypatch):
+    found = run(monkeypatch, Diverging(), 60.0)
+    assert (found.last, found.diverged) == (None, True)
+    assert "learning rate" in found.note
+    alone = run(monkeypatch, Diverging("yours"), 60.0)
+    assert (set(alone.last.losses), alone.diverged, alone.note) == ({"yours"}, False, "")
+
+
+def test_a_learning_rate_at_which_all_diverge_is_named():
+    batches, loss = data("vit")
+    found = wc.recommend(fresh("vit"), batches, loss=loss, optimizer="sgd", lr=1e30, seconds=4, schemes=["fan_in"])
+    assert str(found).startswith("Nothing is advised: every candidate diverged, your own weights too.")
+    assert "lower the learning rate" in str(found)
+    assert found.to_html()
+
+
 def test_a_probe_that_was_stopped_ends_as_one_that_was_not(monkeypatch, tmp_path):
     whole = run(monkeypatch, Clock(0.01, 0.005), 60.0)
     clock = Clock(0.01, 0.005)
@@ -219,6 +265,73 @@ def test_a_probe_that_was_stopped_ends_as_one_that_was_not(monkeypatch, tmp_path
     assert found.rungs == whole.rungs
     assert found.last.steps == whole.last.steps
     assert found.last.losses["orthogonal"][200] == whole.last.losses["orthogonal"][200]
+
+
+class Scaled(nn.Module):
+    """A model with a number that its repr does not show."""
+
+    def __init__(self, size: float = 1.0) -> None:
+        super().__init__()
+        torch.manual_seed(0)
+        self.size, self.layer = size, nn.Linear(2, 2)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.size * self.layer(x)
+
+
+def dropping(share: float) -> nn.Module:
+    return nn.Sequential(Scaled(), nn.Dropout(share))
+
+
+X = torch.ones(2, 2)
+ASKED = {
+    "model": lambda: Scaled(),
+    "batches": lambda: [(X, 3)],
+    "loss": lambda: Objective(lambda output, target: 5 * nn.functional.mse_loss(output, target)),
+    "optimizer": lambda: lambda parameters: torch.optim.SGD(parameters, lr=1e-3),
+}
+OTHERS = {
+    "a number of the model": {"model": lambda: Scaled(2.0)},
+    "another forward": {"model": lambda: dropping(0.1)},
+    "a target that is no tensor": {"batches": lambda: [(X, 4)]},
+    "an array": {"batches": lambda: [(X, np.ones(2))]},
+    "the body of a loss": {"loss": lambda: Objective(lambda output, target: nn.functional.l1_loss(output, target))},
+    "a loss with numbers": {"loss": lambda: Objective(Weighted(1.0))},
+    "weights of classes": {"loss": lambda: Objective(nn.CrossEntropyLoss(weight=torch.ones(2)))},
+    "the body of a function": {"optimizer": lambda: lambda parameters: torch.optim.Adam(parameters, lr=1e-2)},
+    "settings of an optimizer": {"optimizer": lambda: torch.optim.SGD(Scaled().parameters(), lr=1e-2, momentum=0.9)},
+}
+
+
+@dataclass
+class Weighted:
+    """A loss that is an object."""
+
+    by: float
+
+    def __call__(self, output: torch.Tensor, target: torch.Tensor) -> torch.Tensor:
+        return self.by * nn.functional.mse_loss(output, target)
+
+
+def print_of(asked: dict[str, Callable[[], Any]]) -> str:
+    model, batches, *settings = (make() for make in asked.values())
+    return fingerprint(model, batches, *settings)
+
+
+def test_what_is_asked_again_has_the_fingerprint_that_it_had():
+    for changes in ({}, *OTHERS.values()):
+        assert print_of(ASKED | changes) == print_of(ASKED | changes)
+
+
+def test_another_question_has_another_fingerprint():
+    """So that a folder does not answer with the trials of another loss, model, optimizer or batch."""
+    others = {name: print_of(ASKED | changes) for name, changes in OTHERS.items()}
+    others |= {"other dropout": print_of(ASKED | {"model": lambda: dropping(0.9)})}
+    others |= {"other numbers of a loss": print_of(ASKED | {"loss": lambda: Objective(Weighted(2.0))})}
+    others |= {"other arrays": print_of(ASKED | {"batches": lambda: [(X, np.zeros(2))]})}
+    other = {"loss": lambda: Objective(nn.CrossEntropyLoss(weight=torch.zeros(2)))}
+    others |= {"other weights of classes": print_of(ASKED | other)}
+    assert len({print_of(ASKED), *others.values()}) == len(others) + 1
 
 
 def test_a_folder_of_another_probe_is_refused(tmp_path):

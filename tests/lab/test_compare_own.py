@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import json
 import shutil
+import subprocess
+import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import datasets
+import numpy as np
 import pytest
 import torch
 from torch import Tensor, nn
@@ -25,10 +28,13 @@ from tests.pages import opened
 from tests.preloaded import WELLCOND, run, start
 from wellcond.cli.main import app
 from wellcond.errors import DataError, WellcondError
+from wellcond.inputs.objective import Objective
 from wellcond.lab.analysis.outcome import read_outcomes
 from wellcond.lab.models import OwnModel
 from wellcond.lab.own_identity import check_same_data, data_identity
 from wellcond.lab.recipe.recipe import load_recipe
+from wellcond.lab.tasks.base import Batch
+from wellcond.lab.tasks.own.rules import OwnRules
 from wellcond.lab.tasks.own.task_of import task_of
 from wellcond.lab.training import train as training
 from wellcond.lab.training.data_order import indices
@@ -410,6 +416,7 @@ BAD: dict[str, tuple[dict[str, Any], str]] = {
     "a metric of nothing": ({"metric": of_a_kind(None), "higher_is_better": True}, "a mean over the batch; got None"),
     "a metric in words": ({"metric": of_a_kind("good"), "higher_is_better": True}, "got str"),
     "a metric for each": ({"metric": of_a_kind(lambda x: x), "higher_is_better": True}, "got Tensor (4, 6, 4)"),
+    "a metric that is NaN": ({"metric": of_a_kind(float("nan")), "higher_is_better": True}, "is nan for a batch of"),
     "accuracy of numbers": ({"metric": "accuracy"}, "data: accuracy is of logits (4, 6, 4, classes)"),
     "a metric twice": ({"metric": "pearson", "data": {**DATA, "metric": "f1"}}, "metric is an argument and in data"),
     "data in no form": ({"data": 3}, "compare: data is a dict"),
@@ -544,6 +551,29 @@ def test_an_example_that_breaks_in_training_ends_the_comparison_in_one_line(tmp_
     with pytest.raises(WellcondError, match=r"data: train: the examples .* inputs differ in shape") as caught:
         compared(data={**DATA, "train": rows}, steps=8)
     assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize("kind", [np.float32, np.array], ids=["number", "array"])
+def test_a_metric_may_be_a_number_of_numpy(kind: Callable[[float], Any]) -> None:
+    rules = OwnRules(Objective(functional.mse_loss), lambda output, target: kind(0.25), higher_is_better=True)
+    assert rules.metric_of(rules.score(torch.zeros(2, 1), Batch(torch.zeros(2, 1), torch.zeros(2, 1), 2))) == 0.25
+
+
+FIRST_CALL = """
+import random, torch, wellcond as wc
+before = random.getstate()
+build = lambda: torch.nn.TransformerEncoderLayer(8, 2, 16, batch_first=True)
+x = torch.zeros(8, 5, 8)
+wc.compare(build, {"train": (x, x), "test": (x, x)}, schemes=["mimetic"], loss=torch.nn.functional.mse_loss, steps=0,
+           seeds=1, monitor=False)
+assert random.getstate() == before
+"""
+
+
+@pytest.mark.long
+def test_the_first_call_of_a_process_leaves_pythons_generator(tmp_path: Path) -> None:
+    """Libraries draw from it while they are imported, so the process is one that has imported nothing."""
+    subprocess.run([sys.executable, "-c", FIRST_CALL], cwd=tmp_path, check=True)
 
 
 def test_the_recipe_in_the_folder_says_what_was_run(tmp_path: Path) -> None:

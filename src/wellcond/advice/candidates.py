@@ -167,7 +167,8 @@ def candidates_for(
         state: of the model; each candidate but the weights as they are sets what is out of line in it anew.
     """
     embedding, observed = state.embedding, {x.name for x in layers} != {x.name for x in from_structure(trial)}
-    plain, calibrated, refused = [Candidate()], [Candidate(calibrated=True, embedding=embedding)], list[Refused]()
+    own_calibrated = Candidate(calibrated=True, embedding=embedding, sizes=state.sizes, observed=observed)
+    plain, calibrated, refused = [Candidate()], [own_calibrated], list[Refused]()
     if state.sizes or (embedding and not any(finding.roles for finding in state.findings)):
         plain.append(Candidate(embedding=embedding, sizes=state.sizes, observed=observed))
     for name in _schemes(bool(state.findings)) if names is None else names:
@@ -178,12 +179,13 @@ def candidates_for(
             reason = str(reasons[0] if reasons else "the model has no attention layer")
             refused.append(Refused(one, reason, "not applicable"))
             continue
-        calibrated.append(replace(one, calibrated=True))
         left = _left_out_of_line(trial, layers, one, state)
-        if left:
-            refused.append(Refused(one, f"it does not set what is out of line: {left}"))
-        else:
-            plain.append(one)
+        for each, able in ((one, plain), (replace(one, calibrated=True), calibrated)):
+            # A calibration mends heads that are too sharp, and no sizes that a norm hides, or W_V has.
+            if left and (state.sizes or not each.calibrated):
+                refused.append(Refused(each, f"it does not set what is out of line: {left}"))
+            else:
+                able.append(each)
     own, *others = plain
     mended = [one for one in others if one.scheme is None]  # by as little as can be, so before what sets more anew
     return [own, *mended, calibrated[0], *others[len(mended) :], *calibrated[1:]], refused

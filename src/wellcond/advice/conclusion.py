@@ -106,6 +106,8 @@ def _summary(
     if last is None:
         if not probe.seconds:
             return "Nothing was probed, so nothing is advised; the predictions are below."
+        if probe.diverged:
+            return "Nothing is advised: every candidate diverged, your own weights too."
         return "Nothing is advised: the probe had too little time to show a difference."
     seeds = f"{len(last.seeds)} seeds of {last.steps} steps"
     if best is None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
@@ -25,6 +26,7 @@ ENOUGH_STEPS = 20  # of trials from which conclusions are drawn
 MOST_STEPS = 2000
 MOST_PASSES = 4  # over the training batches: of more, the loss on others says how a model learns by heart
 LATE = 1.08  # times the given seconds, at which a trial is broken off: so the last round ends after nine tenths
+DIVERGENCE = "lower the learning rate, and look at what the loss and its gradient are on your batches"
 MARKS = (1, 5, 20, 80, 320, 1280)  # steps after which losses are told
 
 
@@ -72,6 +74,7 @@ class ProbeResult:
         control: of the best, the model's own weights at its scale, if it is among the finalists.
         untried: candidates for which there was no time.
         note: why there is no last rung, if there is none.
+        diverged: whether that is because every candidate diverged, the model's own weights too.
     """
 
     rungs: tuple[Rung, ...]
@@ -80,6 +83,7 @@ class ProbeResult:
     control: Candidate | None = None
     untried: tuple[str, ...] = ()
     note: str = ""
+    diverged: bool = False
 
 
 class Probe:
@@ -108,6 +112,7 @@ class Probe:
         self._recorded = 0.0  # seconds of the trials that were taken from records so far, as if they were made again
         self._started = time.perf_counter()
         self._found_control: Candidate | None = None
+        self._diverged = False
         self._cost = (0.0, 0.0)  # seconds of a trial without steps, and of a step
 
     @property
@@ -133,7 +138,8 @@ class Probe:
             self.spent,
             self._found_control if enough else None,
             untried,
-            "" if enough else self._lack(),
+            "" if enough else DIVERGENCE if self._diverged else self._lack(),
+            self._diverged,
         )
 
     def _halve(self, rungs: list[Rung]) -> Rung | None:
@@ -150,6 +156,9 @@ class Probe:
         if count >= FINALISTS - 1 and len(left) > count:
             rungs.append(self._rung(1, [own, *left[:count]], 2, self._room(SHARES[1])))
             left = self._best(rungs[-1])
+        if rungs and not left:  # nothing else could be trained
+            self._diverged = not math.isfinite(rungs[-1].mean(own.name))
+            return None if self._diverged else self._last_rung(2, [own])
         each = int(self._room(1.0) // (FEWEST_SEEDS * self._trial(ENOUGH_STEPS)))  # finalists that there is time for
         left = left[: max(0, min(FINALISTS - 2, each - 1))]
         if not left:
@@ -212,8 +221,14 @@ class Probe:
         rung = Rung(steps, (), {one.name: {} for one in candidates})
         seeds = list[int]()
         longest = 0.0
-        while self._is_recorded(number, candidates, 100 * number + len(seeds)) or (
-            self.spent + longest <= LATE * self.seconds
+        ended = self.records.get(("ended", number))
+        while (
+            len(seeds) < ended["seeds"]
+            if ended
+            else (
+                self._is_recorded(number, candidates, 100 * number + len(seeds))
+                or self.spent + longest <= LATE * self.seconds
+            )
         ):
             seed, start = 100 * number + len(seeds), self.spent
             try:
@@ -223,6 +238,8 @@ class Probe:
                 break
             seeds.append(seed)
             longest = max(longest, self.spent - start)
+        if not ended:  # for a call that asks again, whose time outside of trials is another
+            self.records.add(("ended", number), {"seeds": len(seeds)})
         return self._complete(Rung(steps, tuple(seeds), rung.losses, rung.failed))
 
     def _is_recorded(self, number: int, candidates: Sequence[Candidate], seed: int) -> bool:

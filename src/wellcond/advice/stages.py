@@ -59,7 +59,7 @@ def advise(
         left, excluded = rule_out(candidates, predictions)
         memory = probe_memory(trial, settings, batch)
         del trial
-        probe = _probed(root, left, settings, loss, seconds, folder)
+        probe = _probed(root, left, settings, seconds, folder)
     asked = {"loss": loss, "optimizer": named(settings.optimizer), "lr": settings.lr, "seconds": seconds}
     asked |= {"batches": len(own.training) + len(own.judging) * (not own.shared), "judging": len(own.judging)}
     ranking, summary = conclude(state, candidates, [*refused, *excluded], predictions, probe, inputs)
@@ -79,7 +79,6 @@ def _probed(
     root: nn.Module,
     candidates: Sequence[Candidate],
     settings: TrialSettings,
-    loss: str,
     seconds: float,
     folder: Path | None,
 ) -> ProbeResult:
@@ -88,7 +87,7 @@ def _probed(
     about = fingerprint(
         root,
         [settings.batches.judging, settings.batches.training],
-        *(seconds, settings.lr, named(settings.optimizer), loss, [one.name for one in candidates]),
+        *(seconds, settings.lr, settings.optimizer, settings.objective, [one.name for one in candidates]),
     )
 
     def control(one: Candidate) -> Candidate | None:

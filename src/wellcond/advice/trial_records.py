@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
-import hashlib
 import json
 from collections.abc import Mapping
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
-import torch
-from torch import Tensor, nn
+from torch import nn
+from torch.optim import Optimizer
 from torch.utils._pytree import tree_leaves
 
 from wellcond._core.file_names import check_path
+from wellcond._core.function_hash import digest_of
 from wellcond._core.json_files import read_object
 from wellcond.diagnosis.journal import Journal
 from wellcond.errors import StorageError, WellcondError
@@ -89,20 +89,27 @@ def losses_of(record: Mapping[str, Any]) -> Losses:
 
 
 def fingerprint(model: nn.Module, batches: Any, *settings: object) -> str:
-    """Return a hash of a model's weights, of batches and of settings.
+    """Return a hash of a model's weights and code, of batches, and of settings; of functions by what they compute.
 
+    >>> import torch
     >>> model = nn.Linear(1, 1)
     >>> fingerprint(model, [torch.ones(1)], 1e-3) == fingerprint(model, [torch.ones(1)], 1e-2)
     False
     """
-    digest = hashlib.blake2b(digest_size=8)
-    state = [*model.named_parameters(), *model.named_buffers()]
-    digest.update(repr((type(model).__name__, settings, [(name, tuple(x.shape)) for name, x in state])).encode())
-    for x in (*(x for _, x in state), *(x for x in tree_leaves(batches) if isinstance(x, Tensor))):
-        digest.update(_bytes(x))
-    return digest.hexdigest()
+    parts = [[type(module), _plain(vars(module))] for module in model.modules()]
+    given = [*map(_settings_of, settings)]
+    return digest_of(model, parts, tree_leaves(batches), given)
 
 
-def _bytes(x: Tensor) -> bytes:
-    flat = x.detach().cpu().contiguous().flatten()
-    return flat.view(torch.uint8).numpy().tobytes() if flat.numel() else b""
+def _plain(attributes: Mapping[str, Any]) -> dict[str, Any]:
+    """Numbers and words that a module keeps, as of dropout; not its mode, as trials have their own."""
+    kinds = (int, float, str, tuple)
+    return {name: x for name, x in attributes.items() if isinstance(x, kinds) and name[0] != "_" and name != "training"}
+
+
+def _settings_of(given: Any) -> Any:
+    """An optimizer by its class and the settings of its groups; all else as it is."""
+    if not isinstance(given, Optimizer):
+        return given
+    groups = [{name: x for name, x in group.items() if name != "params"} for group in given.param_groups]
+    return [type(given), groups, [len(group["params"]) for group in given.param_groups]]

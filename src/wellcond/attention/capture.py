@@ -45,8 +45,12 @@ def batch_words(inputs: Any) -> str:
 
     >>> batch_words({"input_ids": torch.zeros(2, 7, dtype=torch.long)})
     'input_ids: Tensor (2, 7) of int64'
+    >>> batch_words(torch.nested.nested_tensor([torch.zeros(2), torch.zeros(3)], layout=torch.jagged))
+    'nested Tensor of float32'
     """
     if isinstance(inputs, Tensor):
+        if inputs.is_nested:  # which has no shape
+            return f"nested Tensor of {str(inputs.dtype).removeprefix('torch.')}"
         return f"Tensor {tuple(inputs.shape)} of {str(inputs.dtype).removeprefix('torch.')}"
     if isinstance(inputs, Mapping) and inputs:
         return ", ".join(f"{name}: {batch_words(value)}" for name, value in list(inputs.items())[:MAX_ARGUMENTS_SHOWN])

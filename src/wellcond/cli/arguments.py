@@ -44,8 +44,10 @@ def model_and_inputs(model: str, seed: int, weights: Path | None, allow_pt: bool
 
 
 def check_folder_of(target: Path) -> None:
-    """Refuse a file to write whose folder is not there, before any work is done for it."""
-    if not check_path(target).parent.is_dir():
+    """Refuse a file to write whose folder is not there, or that is a folder, before any work is done for it."""
+    if check_path(target).is_dir():
+        raise WellcondError(f"'{target}' is a directory; give the name of a file")
+    if not target.parent.is_dir():
         raise WellcondError(f"there is no directory '{target.parent}' to write '{target.name}' into; make it first")
 
 

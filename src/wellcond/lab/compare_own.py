@@ -74,9 +74,12 @@ def compare(
     >>> found.metric, [arm.arm for arm in found.arms][:3]
     ('loss', ['default', 'mimetic', 'mimetic, scale only'])
     """
-    lab = optional_library(
-        "wellcond.lab.own_comparison", "the laboratory cannot be imported", "'wellcond[lab,timm]'", WellcondError
-    )
+    from wellcond._core.global_generators import restored_generators
+
+    with restored_generators():  # which libraries draw from while they are imported
+        lab = optional_library(
+            "wellcond.lab.own_comparison", "the laboratory cannot be imported", "'wellcond[lab,timm]'", WellcondError
+        )
     own = {"loss": loss, "metric": metric, "higher_is_better": higher_is_better, "collate": collate, "length": length}
     train = {"steps": steps, "batch": batch, "optimizer": optimizer, "lr": lr} | training
     keys: dict[str, Any] = {"seeds": list(range(seeds)) if isinstance(seeds, int) else list(seeds), "train": train}

@@ -67,7 +67,9 @@ def _check_test(recipe: Recipe, task: Task, trial: nn.Module) -> None:
     for number in sorted({0, len(parts) - 1}):
         batch = _placed(parts[number], trial)
         seed_global_(batch_device(trial), 0)
-        task.metric_of(task.score(output_of(trial, task, batch), batch))
+        value = task.metric_of(task.score(output_of(trial, task, batch), batch))
+        if math.isnan(value) and callable(getattr(task.own, "metric", None)):  # a known one may be, of few examples
+            raise DataError(f"{task.metric} is nan for a batch of the test data: look at the function and its batches")
 
 
 def _check_monitor(recipe: Recipe, task: Task, trial: nn.Module) -> None:

@@ -9,9 +9,9 @@ from pathlib import Path
 import torch
 from torch import nn
 
+from wellcond._core.function_hash import digest_of
 from wellcond.errors import DataError
 from wellcond.inputs.own_functions import names_a_function
-from wellcond.lab.function_hash import digest_of
 from wellcond.lab.models import OwnModel
 from wellcond.lab.recipe.recipe import Recipe
 from wellcond.lab.tasks.base import Examples, Task

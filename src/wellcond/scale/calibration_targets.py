@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from typing import Annotated, Any, Final
+from typing import TYPE_CHECKING, Annotated, Any, Final
 
-from wellcond.attention.layers import AttentionLayers
-from wellcond.attention.view import AttentionLayer
 from wellcond.errors import ArgumentError
+
+if TYPE_CHECKING:  # the command line reads the defaults without torch
+    from wellcond.attention.layers import AttentionLayers
+    from wellcond.attention.view import AttentionLayer
 
 # The targets of least regret over the surfaces of docs/study.md, whose models have up to 12 layers and 64 tokens; of a
 # gain that is the same at all depths and one that falls as 1/√(2L), the rule that cost less where a task was left out.

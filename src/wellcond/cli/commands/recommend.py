@@ -13,7 +13,7 @@ from wellcond.cli.app import command, echo
 from wellcond.cli.arguments import nested
 from wellcond.cli.laboratory import laboratory, laboratory_module
 from wellcond.cli.options import InputOptions, Json, RunOptions, Seeds
-from wellcond.errors import BatchError, WellcondError
+from wellcond.errors import BatchError, NotFiniteError, WellcondError
 
 
 @command
@@ -67,9 +67,11 @@ def recommend_command(
     built = wc.build_model(model, seed=inputs.seed)
     load_weights_given(built, inputs.weights, inputs.allow_pt)
     batches, own_loss, described = _batches(built, data, loss, inputs)
-    found = wc.recommend(
-        built, batches, loss=own_loss, optimizer=optimizer, lr=lr, seconds=seconds, schemes=scheme or None, out=out
-    )
+    options: dict[str, Any] = {"optimizer": optimizer, "lr": lr, "seconds": seconds, "schemes": scheme or None}
+    try:
+        found = wc.recommend(built, batches, loss=own_loss, out=out, **options)
+    except (BatchError, NotFiniteError) as error:
+        raise type(error)(f"{described}: {error}") from error
     if not json:
         echo(f"{model} on {described}", err=True)  # not before: a refusal is one line
     if html is not None:

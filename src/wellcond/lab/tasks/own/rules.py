@@ -8,6 +8,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
 from torch import Tensor, nn
 
 from wellcond.attention.capture import batch_words
@@ -71,7 +72,7 @@ class OwnRules:
         found = judged(metric, output, batch.inputs if batch.targets is None else batch.targets)
         if isinstance(found, Tensor) and found.numel() == 1 and not found.is_complex():
             return float(found)
-        if isinstance(found, (int, float)):
+        if isinstance(found, (int, float, np.number, np.ndarray)) and np.ndim(found) == 0 and np.isrealobj(found):
             return float(found)
         words = f"{function_name(metric)}(output, target) returns one number, a mean over the batch"
         raise BatchError(f"{words}; got {output_words(found)}{written_at(metric)}")

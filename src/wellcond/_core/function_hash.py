@@ -8,6 +8,7 @@ import types
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 
@@ -37,6 +38,9 @@ def _parts(value: Any, seen: set[int]) -> Iterator[str | bytes]:
         flat = value.detach().cpu().contiguous().flatten()
         yield f"{value.dtype}{tuple(value.shape)}"
         yield flat.view(torch.uint8).numpy().tobytes() if flat.numel() else b""
+    elif isinstance(value, (np.ndarray, np.generic)):
+        yield f"{value.dtype}{value.shape}"
+        yield value.tobytes()
     elif isinstance(value, Mapping):
         yield from _several([*value.items()], seen)
     elif isinstance(value, (tuple, list)):
@@ -72,6 +76,10 @@ def _function(function: Any, seen: set[int]) -> Iterator[str | bytes]:
         yield from _several([function.__defaults__, function.__kwdefaults__, cells], seen)
     else:  # a class, or an object that is called
         yield repr(function) if isinstance(function, nn.Module) else str(getattr(function, "__qualname__", ""))
+        if isinstance(function, nn.Module):
+            yield from _several([*function.named_parameters(), *function.named_buffers()], seen)
+        elif not isinstance(function, type):
+            yield from _parts(getattr(function, "__dict__", {}), seen)
         own = vars(function if isinstance(function, type) else type(function))
         for name in ("__init__", "__call__", "forward"):
             if isinstance(own.get(name), types.FunctionType):
