@@ -6,6 +6,8 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+import torch
+
 from wellcond.plots.diagram import LABELS, NAMES, criteria, phase_colours, phase_places
 from wellcond.propagation.diagram import Diagram
 from wellcond.propagation.thresholds import PHASE_WORDS, phase_words
@@ -58,17 +60,24 @@ def _place(found: Diagram, at: list[float]) -> dict[str, Any]:
 
 def _phases(found: Diagram) -> dict[str, Any]:
     """Cells as numbers of a list of phases, each with its name, its colour and where to write the name."""
-    masks = sorted({int(mask) for mask in found.phase.flatten().tolist()})
-    image, places = phase_colours(found.phase), dict(phase_places(found.phase))
+    masks, places = sorted(set(found.phase.flatten().tolist())), dict(phase_places(found.phase))
     phases = []
     for mask in masks:
-        row, column = (found.phase == mask).nonzero()[0].tolist()
-        colour = "#" + "".join(f"{round(255 * part):02x}" for part in image[row, column].tolist())
-        named = ", ".join(LABELS[bit] for bit in PHASE_WORDS if mask & bit) or LABELS[0]
         place = places.get(mask)
         at = None if place is None else [float(found.x[place[1]]), float(found.y[place[0]])]
-        phases.append({"words": named.replace("\n", " "), "colour": colour, "at": at})
-    return {"phases": phases, "cells": [[masks.index(int(mask)) for mask in row] for row in found.phase.tolist()]}
+        phases.append(phase_look(mask) | {"at": at})
+    return {"phases": phases, "cells": [[masks.index(mask) for mask in row] for row in found.phase.tolist()]}
+
+
+def phase_look(mask: int) -> dict[str, Any]:
+    """Return the words and the colour of a phase.
+
+    >>> phase_look(0)
+    {'words': 'can be trained', 'colour': '#f2f7f2'}
+    """
+    words = ", ".join(LABELS[bit] for bit in PHASE_WORDS if mask & bit) or LABELS[0]
+    parts = phase_colours(torch.tensor([mask]))[0].tolist()
+    return {"words": words.replace("\n", " "), "colour": "#" + "".join(f"{round(255 * part):02x}" for part in parts)}
 
 
 def _axis(name: str, values: Sequence[float]) -> tuple[str, float, float, str]:

@@ -12,10 +12,7 @@ import numpy as np
 from scipy.interpolate import RegularGridInterpolator
 
 from wellcond._core.json_safe import plain
-from wellcond.plots.diagram import LABELS, phase_colours
-from wellcond.plots.diagram_cells import AXES, AXIS_LIMITS, RESOLUTION, together
-from wellcond.propagation.diagram import Diagram
-from wellcond.propagation.thresholds import PHASE_WORDS
+from wellcond.plots.diagram_cells import AXES, AXIS_LIMITS, RESOLUTION, phase_look, together
 from wellcond.propagation.trainability import trainability
 
 if TYPE_CHECKING:
@@ -119,7 +116,7 @@ def _phases(
     phase = diagram.phase.numpy()[rows, columns]
     masks = sorted({int(mask) for mask in phase[known]})
     return {
-        "phases": [{"words": _words(mask), "colour": _colour(diagram, mask), "trainable": not mask} for mask in masks],
+        "phases": [phase_look(mask) | {"trainable": not mask} for mask in masks],
         "cells": [
             [masks.index(int(mask)) if inside else None for mask, inside in zip(*row, strict=True)]
             for row in zip(phase, known, strict=True)
@@ -130,12 +127,3 @@ def _phases(
 
 def _within(value: float, along: Sequence[float]) -> bool:
     return min(along) <= value <= max(along)
-
-
-def _words(mask: int) -> str:
-    return (", ".join(LABELS[bit] for bit in PHASE_WORDS if mask & bit) or LABELS[0]).replace("\n", " ")
-
-
-def _colour(diagram: Diagram, mask: int) -> str:
-    row, column = (diagram.phase == mask).nonzero()[0].tolist()
-    return "#" + "".join(f"{round(255 * part):02x}" for part in phase_colours(diagram.phase)[row, column].tolist())
