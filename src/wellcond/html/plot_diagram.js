@@ -2,15 +2,24 @@
 // themes, and so is what is written on them.
 const DIAGRAM_INK = "#22262e";
 
-/** The traces, the names of the phases and the axes of a diagram; a small one has less room for words. */
-function diagramPlane({ x, y, cells, phases, cosine, names }, axis, small) {
+/** Phases cell by cell; `gain` is what hover texts call the other axis. */
+function phaseMap({ x, y, cells, phases }, gain) {
   const steps = phases.flatMap(({ colour }, index) => [[index / phases.length, colour], [(index + 1) / phases.length, colour]]);
   const words = phases.map((phase) => labelText(phase.words));
+  return {
+    type: "heatmap", x, y, z: cells, zmin: -0.5, zmax: phases.length - 0.5, colorscale: steps, showscale: false, opacity: dark.matches ? 0.85 : 1,
+    hovertext: cells.map((row) => row.map((phase) => words[phase] ?? "")), hovertemplate: `β %{x:.3~g}, ${gain} %{y:.3~g}<br>%{hovertext}<extra></extra>`,
+  };
+}
+
+/** A logarithmic axis of a plane, from end to end; a small one has no room for what its name has in brackets. */
+const planeAxis = (axis, values, name, small) => titled({ ...scale(axis, true, values), range: [values[0], values.at(-1)].map(Math.log10), showgrid: false }, small ? name.replace(/\s*\(.*\)/, "") : name);
+
+/** The traces, the names of the phases and the axes of a diagram; a small one has less room for words. */
+function diagramPlane(plane, axis, small) {
+  const { x, y, phases, cosine, names } = plane;
   const traces = [
-    {
-      type: "heatmap", x, y, z: cells, zmin: -0.5, zmax: phases.length - 0.5, colorscale: steps, showscale: false, opacity: dark.matches ? 0.85 : 1,
-      hovertext: cells.map((row) => row.map((phase) => words[phase])), hovertemplate: "β %{x:.3~g}, gain %{y:.3~g}<br>%{hovertext}<extra></extra>",
-    },
+    phaseMap(plane, "gain"),
     {
       type: "contour", x, y, z: cosine, showscale: false, hoverinfo: "skip", line: { color: "#666666", width: 1, dash: "dot" },
       contours: { coloring: "none", start: 0.1, end: 0.9, size: 0.2, showlabels: true, labelfont: { size: 10, color: "#555555" } },
@@ -24,10 +33,8 @@ function diagramPlane({ x, y, cells, phases, cosine, names }, axis, small) {
     const [low, high] = [Math.log10(along[0]), Math.log10(along.at(-1))];
     return Math.min(Math.max(Math.log10(value), low + room * (high - low)), high - room * (high - low));
   };
-  const annotations = phases.flatMap((phase, index) => (phase.at ? [{ x: inside(phase.at[0], x, small ? 0.2 : 0.13), y: inside(phase.at[1], y, small ? 0.14 : 0.07), text: wrap(words[index]), showarrow: false, font: { size: small ? 11 : 13, color: DIAGRAM_INK } }] : []));
-  const breaking = (text) => (small ? text.replace(/\s*\(.*\)/, "") : text);
-  const along = (values, name) => titled({ ...scale(axis, true, values), range: [values[0], values.at(-1)].map(Math.log10), showgrid: false }, breaking(name));
-  return { traces, annotations, axes: { xaxis: along(x, names[0]), yaxis: along(y, names[1]) } };
+  const annotations = phases.flatMap((phase) => (phase.at ? [{ x: inside(phase.at[0], x, small ? 0.2 : 0.13), y: inside(phase.at[1], y, small ? 0.14 : 0.07), text: wrap(labelText(phase.words)), showarrow: false, font: { size: small ? 11 : 13, color: DIAGRAM_INK } }] : []));
+  return { traces, annotations, axes: { xaxis: planeAxis(axis, x, names[0], small), yaxis: planeAxis(axis, y, names[1], small) } };
 }
 
 /** A point with its numbers; one beyond the axes is drawn at their end. */

@@ -4,7 +4,7 @@ const placed = data.arms.filter(({ beta, branch }) => beta && branch);
 const nameOf = (name) => labelText(cut(name, 40));
 
 function planeAxes(axis) {
-  const along = (values, name) => titled({ ...scale(axis, true, values), range: [values[0], values.at(-1)].map(Math.log10), showgrid: false }, narrow.matches ? name.replace(/\s*\(.*\)/, "") : name);
+  const along = (values, name) => planeAxis(axis, values, name, narrow.matches);
   return { xaxis: along(data.x, "sharpness of attention at the start, β (0: every token alike)"), yaxis: along(data.y, "gain of attention at the start, g") };
 }
 
@@ -62,14 +62,8 @@ function drawSurface() {
 
 function drawPhases() {
   const { axis, layout } = look(narrow.matches ? 300 : 340);
-  const { phases, cells } = data;
-  const steps = phases.flatMap(({ colour }, index) => [[index / phases.length, colour], [(index + 1) / phases.length, colour]]);
-  const words = phases.map((phase) => labelText(phase.words));
   const traces = [
-    {
-      type: "heatmap", x: data.x, y: data.y, z: cells, zmin: -0.5, zmax: phases.length - 0.5, colorscale: steps, showscale: false, opacity: dark.matches ? 0.85 : 1,
-      hovertext: cells.map((row) => row.map((phase) => words[phase] ?? "")), hovertemplate: "β %{x:.3~g}, g %{y:.3~g}<br>%{hovertext}<extra></extra>",
-    },
+    phaseMap(data, "g"),
     ...placed.map((one) => ({
       type: "scatter", mode: "markers", x: [one.beta], y: [one.branch], name: nameOf(one.name), meta: "arm", cliponaxis: false,
       marker: { symbol: one.control_of ? "diamond-open" : "circle", size: 9, color: "#b3313f", line: { color: "#ffffff", width: 1 } }, hovertext: nameOf(one.name), hoverinfo: "text",
