@@ -44,32 +44,23 @@ def quantile(share: float, freedom: int) -> float:
     return high / (1 - high) if high < 1 else math.inf
 
 
-def mean_interval(values: Sequence[float], confidence: float = CONFIDENCE) -> tuple[float, float]:
-    """Return the interval of a mean, of two values or more.
+def mean_interval(values: Sequence[float]) -> tuple[float, float]:
+    """Return the 95 % interval of a mean, of two values or more.
 
     >>> [round(end, 3) for end in mean_interval([1.0, 2.0, 3.0])]
     [-0.484, 4.484]
     """
-    return interval_around(fmean(values), stdev(values) / math.sqrt(len(values)), len(values) - 1, confidence)
+    return interval_around(fmean(values), stdev(values) / math.sqrt(len(values)), len(values) - 1)
 
 
-def interval_around(mean: float, error: float, freedom: int, confidence: float = CONFIDENCE) -> tuple[float, float]:
-    """Return the interval of a mean with a standard error that is known to some degrees of freedom.
+def interval_around(mean: float, error: float, freedom: int) -> tuple[float, float]:
+    """Return the 95 % interval of a mean with a standard error that is known to some degrees of freedom.
 
     >>> [round(end, 3) for end in interval_around(2.0, 3**-0.5, 2)]
     [-0.484, 4.484]
     """
-    half = quantile(confidence, freedom) * error
+    half = quantile(CONFIDENCE, freedom) * error
     return mean - half, mean + half
-
-
-def p_value(values: Sequence[float]) -> float:
-    """Return the two-sided p-value of a mean of zero, of two values or more.
-
-    >>> round(p_value([1.0, 2.0, 3.0]), 4)
-    0.0742
-    """
-    return p_of_mean(fmean(values), stdev(values) / math.sqrt(len(values)), len(values) - 1)
 
 
 def p_of_mean(mean: float, error: float, freedom: int) -> float:
