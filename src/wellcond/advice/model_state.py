@@ -12,7 +12,7 @@ from torch import nn
 from torch.nn.modules.conv import _ConvNd
 
 from wellcond._core.safe_text import briefly
-from wellcond.advice.stream_entry import StreamEntry, measure_entry
+from wellcond.advice.stream_entry import StreamEntry, measure_entry, rms
 from wellcond.attention.layers import AttentionLayers
 from wellcond.attention.projection import Projection
 from wellcond.attention.view import AttentionLayer
@@ -176,17 +176,13 @@ def _sizes(layer: AttentionLayer, role: str, by_inputs: bool) -> list[float]:
     else:
         parts = tuple(p for _, p in layer.projections(role))
     writes = role in ("output", "mlp_out")
-    return [_rms(p) * (math.sqrt(_inputs(p, writes)) if by_inputs else 1) for p in parts if not p.refusal()]
+    return [rms(p.read()) * (math.sqrt(_inputs(p, writes)) if by_inputs else 1) for p in parts if not p.refusal()]
 
 
 def _inputs(projection: Projection, writes: bool) -> int:
     """The number of inputs, which of what writes to the stream are the columns."""
     heads, width, d = projection.shape
     return heads * d if writes else width
-
-
-def _rms(projection: Projection) -> float:
-    return float(projection.read().double().square().mean().sqrt())
 
 
 def _embedding_factors(trial: nn.Module, entry: StreamEntry | None, layers: AttentionLayers) -> dict[str, float]:
@@ -196,7 +192,7 @@ def _embedding_factors(trial: nn.Module, entry: StreamEntry | None, layers: Atte
     usual = _median_size(layers, by_inputs=False)
     found = dict[str, float]()
     for path, table in _tables(trial).items():
-        size = _table_size(table)
+        size = rms(table.weight)
         if path in entry.makers and usual and size >= TABLE * usual and not _as_torch_draws(trial, path, table):
             found[path] = usual / size
     if not entry.parts:
@@ -229,13 +225,9 @@ def _maps(trial: nn.Module, entry: StreamEntry, usual: float) -> dict[str, float
     return {f"{name}.{part}": 1 / gain for part in ("weight", "bias") if f"{name}.{part}" in entry.makers}
 
 
-def _table_size(table: nn.Embedding) -> float:
-    return float(table.weight.detach().double().square().mean().sqrt())
-
-
 def _as_torch_draws(trial: nn.Module, path: str, table: nn.Embedding) -> bool:
     """Whether entries have deviation 1, as `nn.Embedding` draws, to five standard errors, and are no output's, too."""
-    return abs(_table_size(table) - 1) < 5 / math.sqrt(2 * table.weight.numel()) and not _tied(trial, path)
+    return abs(rms(table.weight) - 1) < 5 / math.sqrt(2 * table.weight.numel()) and not _tied(trial, path)
 
 
 def _embedding(
@@ -250,12 +242,12 @@ def _embedding(
     said = [
         f"the embedding is large ({names}){hidden}: the stream enters the first block with a size of {entry.size:.2g}"
     ]
-    times = [_table_size(tables[path]) / usual for path in factors if path in tables and usual]
+    times = [rms(tables[path].weight) / usual for path in factors if path in tables and usual]
     if times:
         said.append(f"its entries are {max(times):.2g} × those of the blocks' weights")
     for path in factors:
         table = tables.get(path)
-        logits = 0.0 if table is None else _table_size(table) * math.sqrt(table.embedding_dim)
+        logits = 0.0 if table is None else rms(table.weight) * math.sqrt(table.embedding_dim)
         if table is not None and _tied(trial, path) and logits > LARGE_LOGITS:
             said.append(
                 f"and it is the output's matrix, too, whose logits begin with a deviation of about {logits:.2g}"

@@ -68,8 +68,8 @@ def measure_entry(trial: nn.Module, inputs: Any, layers: AttentionLayers) -> Str
         with torch.no_grad():
             parts = {name: _alone(trial, inputs, name, made) for name in sorted(made)}
             whole = _is_sum(stream, [part for part in parts.values() if part is not None])
-            sizes = {name: _size(part) for name, part in parts.items() if part is not None}
-    return StreamEntry(_size(stream), sizes if whole and None not in parts.values() else {}, tuple(sorted(made)))
+            sizes = {name: rms(part) for name, part in parts.items() if part is not None}
+    return StreamEntry(rms(stream), sizes if whole and None not in parts.values() else {}, tuple(sorted(made)))
 
 
 def _leave(module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
@@ -125,5 +125,6 @@ def _cleared(trial: nn.Module, names: Collection[str]) -> Iterator[None]:
             fetch(trial, name).copy_(value)
 
 
-def _size(stream: Tensor) -> float:
-    return float(stream.detach().double().square().mean().sqrt())
+def rms(x: Tensor) -> float:
+    """Return the root mean square of a tensor's entries, in float64."""
+    return float(x.detach().double().square().mean().sqrt())
