@@ -65,6 +65,13 @@ def write_text(path: Path, content: str) -> None:
     write_bytes(path, content.encode(errors="backslashreplace"))
 
 
+def also_written(text: str, path: str | os.PathLike[str] | None) -> str:
+    """Return a text, written to a file as well if a path is given."""
+    if path is not None:
+        write_text(Path(path), text)
+    return text
+
+
 def _sync(path: Path) -> None:
     """Have the disk keep a file's contents, or a directory's names, before going on."""
     descriptor = os.open(path, os.O_RDONLY)

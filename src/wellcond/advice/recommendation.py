@@ -4,14 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, replace
-from pathlib import Path
 from typing import Any
 
 import torch
 from torch import nn
 
 from wellcond._core.argument_types import File, Seed
-from wellcond._core.atomic import write_text
+from wellcond._core.atomic import also_written
 from wellcond._core.checked import checked
 from wellcond._core.json_safe import to_json
 from wellcond._core.result_table import ResultTable, Tabular
@@ -168,10 +167,7 @@ class Recommendation(Tabular):
     @checked
     def to_json(self, path: File | None = None) -> str:
         """Return the recommendation as a JSON document, also written to a file if a path is given."""
-        text = to_json(self.to_dict())
-        if path is not None:
-            write_text(Path(path), text)
-        return text
+        return also_written(to_json(self.to_dict()), path)
 
     @checked
     def to_html(self, path: File | None = None) -> str:
@@ -181,10 +177,7 @@ class Recommendation(Tabular):
 
         diagram, reason = advice_diagram(self._stack, self.ranking)
         shown = {"diagram": diagram, "no_diagram": self.unpredicted or reason}
-        text = recommendation_page(self.to_dict() | shown)
-        if path is not None:
-            write_text(Path(path), text)
-        return text
+        return also_written(recommendation_page(self.to_dict() | shown), path)
 
     def records(self) -> list[dict[str, Any]]:
         """One row per candidate."""

@@ -4,12 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
-from pathlib import Path
 from statistics import median_high
 from typing import Any
 
 from wellcond._core.argument_types import Count, File
-from wellcond._core.atomic import write_text
+from wellcond._core.atomic import also_written
 from wellcond._core.checked import checked
 from wellcond._core.json_safe import to_json
 from wellcond._core.result_table import Graded, ResultTable, Tabular
@@ -108,14 +107,14 @@ class Diagnosis(Tabular):
     @checked
     def to_json(self, path: File | None = None) -> str:
         """Return the diagnosis as a JSON document, also written to a file if a path is given."""
-        return _written(to_json(self.to_dict()), path)
+        return also_written(to_json(self.to_dict()), path)
 
     @checked
     def to_html(self, path: File | None = None) -> str:
         """Return one self-contained page that works offline, also written to a file if a path is given."""
         from wellcond.html.diagnosis_page import diagnosis_page
 
-        return _written(diagnosis_page(self.to_dict()), path)
+        return also_written(diagnosis_page(self.to_dict()), path)
 
     @checked
     def plot(self, path: File | None = None) -> Any:
@@ -123,12 +122,6 @@ class Diagnosis(Tabular):
         from wellcond.plots.heatmaps import diagnosis_figure
 
         return diagnosis_figure(self.to_dict(), path)
-
-
-def _written(text: str, path: File | None) -> str:
-    if path is not None:
-        write_text(Path(path), text)
-    return text
 
 
 class _Lines(list[Concern]):
