@@ -26,9 +26,6 @@ from wellcond._core.linalg import (
 
 MapGroup = Literal["scalar", "full"]
 BalanceTarget = Literal["balanced", "orthogonal query"]
-Pairing = Literal[
-    "halves", "neighbours"
-]  # columns that a rotary embedding turns together: i with i + d/2, or 2i with 2i + 1
 
 
 @dataclass(frozen=True)
