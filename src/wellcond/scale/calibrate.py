@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from contextlib import ExitStack
 from functools import partial
 from typing import Any
@@ -23,7 +22,6 @@ from wellcond.errors import WellcondError
 from wellcond.scale.calibration_result import Calibration, LayerScale
 from wellcond.scale.calibration_targets import BETA, BRANCH, Beta, Branch, Targets
 from wellcond.scale.logits_at_entry import logits_at_entry
-from wellcond.scale.mean_over_processes import mean_over_processes
 from wellcond.scale.measure_scales import measured_scales
 from wellcond.scale.residual_sums import ResidualSum, residual_sums
 from wellcond.scale.sharpen import multiply_, sharpen_
@@ -132,10 +130,7 @@ class _Pass:
 
     def _joined(self, layer: AttentionLayer, total: ResidualSum) -> float:
         """Measure g where a layer joins the stream, and set it."""
-        branch, stream = mean_over_processes([total.branch**2, total.stream**2])
-        assert branch is not None
-        assert stream is not None
-        gain = math.sqrt(branch / stream) if stream else None
+        gain = total.mean_gain()
         self.found[layer.name] = LayerScale(self.found[layer.name].beta, gain)
         target = self.targets.branch(layer)
         if target is None:

@@ -61,10 +61,7 @@ def measured_scales(
         if layer in verified:
             with evaluating(call.module):
                 betas = _verified_betas(layer, steps.get(layer.name) or call)
-        gain = None
-        if total is not None:
-            branch, stream = mean_over_processes([total.branch**2, total.stream**2])
-            gain = math.sqrt(branch / stream) if branch is not None and stream else None
+        gain = None if total is None else total.mean_gain()
         found[layer.name] = LayerScale(tuple(mean_over_processes(betas)), gain)
     return found
 

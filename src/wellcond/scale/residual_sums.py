@@ -22,6 +22,7 @@ from torch.utils.weak import WeakIdKeyDictionary
 from wellcond.attention.paths import inside, resolve
 from wellcond.attention.storage import split_path
 from wellcond.attention.view import AttentionLayer
+from wellcond.scale.mean_over_processes import mean_over_processes
 
 # Operations that are linear in what they are given, when all else is constant.
 LINEAR = frozenset(
@@ -57,6 +58,11 @@ class ResidualSum:
     def gain(self) -> float | None:
         """g; None where the stream is zero."""
         return self.branch / self.stream if self.stream else None
+
+    def mean_gain(self) -> float | None:
+        """Return g of mean squares over all processes, each of which has to ask."""
+        branch, stream = mean_over_processes([self.branch**2, self.stream**2])
+        return math.sqrt(branch / stream) if branch is not None and stream else None
 
 
 AtSum = Callable[[AttentionLayer, ResidualSum], float]  # what to multiply the branch by in the sum
