@@ -89,12 +89,8 @@ def _probed(
         [settings.batches.judging, settings.batches.training],
         *(seconds, settings.lr, settings.optimizer, settings.objective, [one.name for one in candidates]),
     )
-
-    def control(one: Candidate) -> Candidate | None:
-        return scale_control(root, one, settings)
-
     with TrialRecords(folder, about) as records:
-        return Probe(root, candidates, settings, seconds, records, control).run()
+        return Probe(root, candidates, settings, seconds, records, lambda one: scale_control(root, one, settings)).run()
 
 
 def scale_control(root: nn.Module, one: Candidate, settings: TrialSettings) -> Candidate | None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from statistics import fmean, variance
 
 from wellcond._core.student import holm, interval_around, p_of_mean
@@ -113,10 +113,7 @@ def differences(rung: Rung, own: str, names: Sequence[str]) -> list[Difference]:
     """Return every finalist's difference to the model's own weights, with Holm's correction over all of them."""
     found = [difference(rung, name, own) for name in names if name != own]
     corrected = holm([one.p for one in found])
-    return [
-        Difference(one.candidate, one.against, one.by_seed, one.mean, one.interval, one.p, p)
-        for one, p in zip(found, corrected, strict=True)
-    ]
+    return [replace(one, p_holm=p) for one, p in zip(found, corrected, strict=True)]
 
 
 def winner(found: Sequence[Difference], control: str | None) -> str | None:
