@@ -35,15 +35,8 @@ def surface_grid(recipe: Recipe) -> Recipe:
             arms[name] = own.model_copy(update={"calibrate": targets, "control": ()})
     train = recipe.train.model_copy(update={"test_first": True, "test_every": NEVER})
     looking = (recipe.monitor or Looking()).model_copy(update={"every": NEVER, "tiers": TIERS})
-    changes = {
-        "arms": arms,
-        "rates": {},
-        "seeds": recipe.surface.seeds,
-        "train": train,
-        "tuning": None,
-        "contrasts": (),
-    }
-    return recipe.model_copy(update=changes | {"monitor": looking})
+    changes = {"arms": arms, "seeds": recipe.surface.seeds, "train": train, "monitor": looking}
+    return recipe.model_copy(update={**changes, "tuning": None, "rates": {}, "contrasts": ()})
 
 
 def begins_only(arm: ArmSettings) -> bool:
