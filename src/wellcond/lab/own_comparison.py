@@ -26,10 +26,10 @@ from wellcond.lab.shown_layers import first_inputs, shown_layers
 from wellcond.lab.tasks import task as build_task
 from wellcond.lab.tasks.base import Task
 from wellcond.lab.tasks.own.task_of import task_of
+from wellcond.lab.training.train import CALIBRATED_ON
 from wellcond.scale.measure_scales import measure_scales
 
 DEFAULT = "default"  # the arm that begins with the model's own weights
-CALIBRATED_ON = 16  # examples
 
 
 @neutral()

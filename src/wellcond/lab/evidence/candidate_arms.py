@@ -11,12 +11,12 @@ from wellcond.lab.recipe.arms import Arm
 from wellcond.lab.recipe.controls import control_name
 from wellcond.lab.recipe.recipe import Recipe
 from wellcond.lab.recipe.settings import ArmSettings, Looking
+from wellcond.lab.recipe.surface_grid import NEVER
 from wellcond.lab.tasks import task as build_task
 
 SCHEMES = ("conditioned", "fan_in", "mimetic")  # as many as can be trained to the end, beside yours
 SEEDS = (0, 1, 2, 3, 4)
 OWN = Candidate().name
-NEVER = 10**9  # steps after which the monitor looks again: it looks at the start and at the end in any case
 LOOKED_AT = 2  # examples, as a look at the Jacobian of 8 takes as long as 20 to 200 steps, by recipe
 
 
