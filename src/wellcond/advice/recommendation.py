@@ -78,10 +78,8 @@ class Advice:
             "citation": self.candidate.citation,
             "loss": self.loss,
             "steps": self.steps,
-            "prediction": None if self.prediction is None else asdict(self.prediction),
-            "difference": None
-            if self.difference is None
-            else asdict(self.difference) | {"better": self.difference.better},
+            "prediction": self.prediction and asdict(self.prediction),
+            "difference": self.difference and asdict(self.difference) | {"better": self.difference.better},
         }
 
 
@@ -146,7 +144,7 @@ class Recommendation(Tabular):
                 "layers": {name: asdict(scale) for name, scale in self.state.scales.items()},
                 "ranges": self.state.ranges(),
                 "much": {"beta": SHARP, "stream": LARGE_STREAM},
-                "entry": None if self.state.entry is None else asdict(self.state.entry),
+                "entry": self.state.entry and asdict(self.state.entry),
                 "unknown": self.state.unknown,
             },
             "own": self.own.name,
@@ -158,7 +156,7 @@ class Recommendation(Tabular):
                 "seconds": self.probe.seconds,
                 "note": self.probe.note,
                 "rungs": [_rung(rung) for rung in self.probe.rungs],
-                "last": None if last is None else _rung(last),
+                "last": last and _rung(last),
             },
             "memory": self.memory,
             "settings": dict(self.settings),
@@ -181,25 +179,7 @@ class Recommendation(Tabular):
 
     def records(self) -> list[dict[str, Any]]:
         """One row per candidate."""
-        rows = []
-        for one in self.ranking:
-            found, predicted = one.difference, one.prediction
-            rows.append(
-                {
-                    "candidate": one.name,
-                    "outcome": one.outcome,
-                    "loss": one.loss,
-                    "difference": None if found is None else found.mean,
-                    "low": None if found is None or found.interval is None else found.interval[0],
-                    "high": None if found is None or found.interval is None else found.interval[1],
-                    "p_holm": None if found is None else found.p_holm,
-                    "beta": None if predicted is None else predicted.beta[0],
-                    "branch": None if predicted is None else predicted.branch[0],
-                    "similarity": None if predicted is None else predicted.similarity,
-                    "reason": one.reason,
-                }
-            )
-        return rows
+        return [_flat(one) for one in self.ranking]
 
     def _result_table(self) -> ResultTable:
         """What was tried, and below it what was not."""
@@ -220,6 +200,15 @@ class Recommendation(Tabular):
         notes += [self.probe.note] if self.probe.note else []
         notes += [f"no prediction: {self.unpredicted}"] if self.unpredicted else []
         return ResultTable(header, rows, "\n".join([*findings, self.summary]), notes)
+
+
+def _flat(one: Advice) -> dict[str, Any]:
+    found, predicted = one.difference, one.prediction
+    low, high = (found and found.interval) or (None, None)
+    row: dict[str, Any] = {"candidate": one.name, "outcome": one.outcome, "loss": one.loss}
+    row |= {"difference": found and found.mean, "low": low, "high": high, "p_holm": found and found.p_holm}
+    row |= {"beta": predicted and predicted.beta[0], "branch": predicted and predicted.branch[0]}
+    return row | {"similarity": predicted and predicted.similarity, "reason": one.reason}
 
 
 def _rung(rung: Any) -> dict[str, Any]:
