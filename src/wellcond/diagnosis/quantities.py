@@ -189,7 +189,9 @@ def _weights() -> Iterator[Quantity]:
     yield from (_weight("kappa", role, "effective") for role in SYMBOLS)
     about: dict[str, Any] = {"source": "weights", "scale": GRADIENT, "group": "Gradient norms", "column": True}
     for role, symbol in SYMBOLS.items():
-        yield Quantity(f"gradient_{role}", f"‖∇{symbol}‖", read=readings.gradient_of, **about, role=role)
+        yield Quantity(
+            f"gradient_{role}", f"‖∇{symbol}‖", read=readings.training_reader("gradient"), **about, role=role
+        )
     yield from (_weight(name, role, "effective") for name in ("sigma_min", "sigma_max") for role in SYMBOLS)
     yield from (_weight("kappa", role, "scaled") for role in SYMBOLS)
     about = {"source": "weights", "group": "Updates since the last record"}
@@ -198,9 +200,9 @@ def _weights() -> Iterator[Quantity]:
     for role in ROLES:
         label, shown = f"entropy of Δ{SYMBOLS[role]}", about | {"role": role, "scale": SHARE}
         meaning = "1: training moves all directions of a head alike; 0: one alone"
-        read = readings.update_reader("update")
+        read = readings.training_reader("update")
         yield Quantity(f"update_{role}", label, read=read, **shown, meaning=meaning, logged=("mean", "min"))
-        read, shown = readings.update_reader("update_trend"), about | {"role": role, "scale": RATIO}
+        read, shown = readings.training_reader("update_trend"), about | {"role": role, "scale": RATIO}
         yield Quantity(f"update_trend_{role}", f"{label} ÷ usual", read=read, **shown, verdicts=(falling,))
     yield from (_weight(name, role, "trained") for name in SPECTRUM for role in SYMBOLS)
 

@@ -88,18 +88,9 @@ def weight_reader(state: str, name: str) -> Read:
     return read
 
 
-def gradient_of(weight: Record, layer: Record) -> Reading | None:
-    """Read the norm of the gradient of a loss."""
-    return None if weight.get("gradient") is None else plain_reading(weight["gradient"], _sharing(weight))
-
-
-def update_reader(name: str) -> Read:
-    """Read a number of what training has changed in a weight since the last record."""
-
-    def read(weight: Record, layer: Record) -> Reading | None:
-        return None if weight.get(name) is None else plain_reading(weight[name], _sharing(weight))
-
-    return read
+def training_reader(name: str) -> Read:
+    """Read a number of what training does to a weight: of its gradient, or of its change since the last record."""
+    return lambda weight, _: None if weight.get(name) is None else plain_reading(weight[name], _sharing(weight))
 
 
 def _sharing(weight: Record) -> str:
