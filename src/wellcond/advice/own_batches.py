@@ -85,11 +85,8 @@ def batch_bytes(batch: Any) -> int:
     >>> batch_bytes({"x": torch.zeros(3)})
     12
     """
-    return sum(x.nbytes for x in tree_leaves(_plain(batch)) if isinstance(x, Tensor))
-
-
-def _plain(batch: Any) -> Any:
-    return dict(batch) if isinstance(batch, Mapping) else batch
+    leaves = tree_leaves(dict(batch) if isinstance(batch, Mapping) else batch)
+    return sum(x.nbytes for x in leaves if isinstance(x, Tensor))
 
 
 def _taken(given: Any) -> Iterator[Any]:

@@ -86,7 +86,7 @@ class AttentionLayers(Tabular, Sequence[AttentionLayer]):
         patterns = [glob_escape(each.name) if isinstance(each, AttentionLayer) else each for each in several]
         picked: set[str] = set()
         for each in patterns:
-            names = [layer.name for layer in self if _matches(layer.name, each)]
+            names = [layer.name for layer in self if fnmatch.fnmatchcase(layer.name, each)]
             if not names:
                 known = ", ".join(layer.name for layer in self[:3])
                 raise LayerFilterError(f"no attention layer matches '{each}'; the names look like: {known}")
@@ -152,7 +152,3 @@ def unclaimed_rows(unclaimed: Iterable[Unclaimed]) -> list[list[str]]:
     for item in unclaimed:
         groups.setdefault((item.cls, item.reason), []).append(item.name)
     return [[span(names), cls, reason] for (cls, reason), names in groups.items()]
-
-
-def _matches(name: str, pattern: str) -> bool:
-    return fnmatch.fnmatchcase(name, pattern)

@@ -22,11 +22,11 @@ def surface_page(data: dict[str, Any]) -> str:
 
 def sentences(data: dict[str, Any]) -> list[str]:
     """Say what the surface shows, for somebody who has read nothing else."""
-    best, metric = data["best"], data["metric"]
+    best, metric, seeds = data["best"], data["metric"], data["seeds"]
     better = "higher" if data["higher"] else "lower"
     found = [
-        f"The same model was trained {len(data['grid'])} times over {_count(data['seeds'], 'seed')}, from weights that "
-        "differ by two numbers alone: how sharply attention looks (β) and how much it adds (g).",
+        f"The same model was trained {len(data['grid'])} times over {seeds} seed{'' if seeds == 1 else 's'}, from "
+        "weights that differ by two numbers alone: how sharply attention looks (β) and how much it adds (g).",
         f"Training went best from β {best['place'][0]:.2g} and g {best['place'][1]:.2g}, with {metric} "
         f"{best['value']:.4g}; 95 % of the surfaces that fit have their best between β {best['first'][0]:.2g} and "
         f"{best['first'][1]:.2g}, and between g {best['second'][0]:.2g} and {best['second'][1]:.2g}{best['edge']}.",
@@ -40,10 +40,6 @@ def sentences(data: dict[str, Any]) -> list[str]:
             f"{named}. {better.capitalize()} {metric} is better."
         )
     return found
-
-
-def _count(number: int, noun: str) -> str:
-    return f"{number} {noun}{'' if number == 1 else 's'}"
 
 
 def _row(one: dict[str, Any]) -> dict[str, str]:

@@ -9,7 +9,6 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from wellcond.attention.projection import Projection
 from wellcond.attention.storage import split_path
 from wellcond.attention.view import ResidualBlock
 from wellcond.placement.watched_pass import Watched
@@ -62,7 +61,7 @@ def find_activation(block: ResidualBlock, module: nn.Module, watched: Watched) -
         raise NotPlaced(
             f"its MLP reads the stream with {len(block.mlp_in)} matrices and writes with {len(block.mlp_out)}"
         )
-    traces = [watched.traces.get(_owner(p)) for p in (*block.mlp_in, *block.mlp_out)]
+    traces = [watched.traces.get(split_path(p.weight.path)[0]) for p in (*block.mlp_in, *block.mlp_out)]
     first = [trace.gave.rows for trace in traces[:-1] if trace is not None and trace.gave is not None]
     last = traces[-1].given if traces[-1] is not None else None
     if len(first) != len(block.mlp_in) or last is None or any(len(u) != len(last.rows) for u in first):
@@ -104,7 +103,3 @@ def _acts(phi: Function, u: Tensor) -> bool:
     except (TypeError, ValueError, RuntimeError, IndexError, AttributeError):
         return False
     return isinstance(value, Tensor) and value.shape == u[:1].shape and not torch.equal(value, u[:1])
-
-
-def _owner(matrix: Projection) -> str:
-    return split_path(matrix.weight.path)[0]

@@ -47,9 +47,10 @@ class Judged:
         ends = self.test.interval
         between = "" if ends is None else f" [{ends[0]:+.3g}, {ends[1]:+.3g}]"
         p = "" if self.test.p_holm is None else f", p {three_digits(self.test.p_holm)} after Holm"
+        seeds = len(self.test.differences)
         return (
             f"{one.question}: {self.outcome}. {one.arm} − {one.against} is {self.test.mean:+.3g}{between} over "
-            f"{_seeds(self.test)}{p}; the margin was {one.margin:g}{lost}."
+            f"{seeds} seed{'' if seeds == 1 else 's'}{p}; the margin was {one.margin:g}{lost}."
         )
 
 
@@ -161,11 +162,6 @@ def _log(perplexity: float) -> float:
 
 def _tested(contrast: Contrast, results: Mapping[str, Mapping[int, float]]) -> PairedTest:
     return paired_test(contrast.arm, results.get(contrast.arm, {}), contrast.against, results.get(contrast.against, {}))
-
-
-def _seeds(test: PairedTest) -> str:
-    count = len(test.differences)
-    return f"{count} seed{'' if count == 1 else 's'}"
 
 
 def _numbers(test: PairedTest) -> Sequence[str]:
