@@ -7,7 +7,7 @@ import copy
 import pytest
 import timm
 import torch
-from torch import nn
+from torch import Tensor, nn
 from transformers import (
     AutoModel,
     BertConfig,
@@ -15,8 +15,12 @@ from transformers import (
     Gemma2Config,
     GPTNeoXConfig,
     GPTNeoXForCausalLM,
+    MixtralConfig,
+    MixtralForCausalLM,
     Olmo2Config,
     Qwen3Config,
+    T5Config,
+    T5ForConditionalGeneration,
     ViTConfig,
 )
 
@@ -156,6 +160,73 @@ def test_patches_before_a_norm_are_seen_too():
     assert set(found.embedding) == {"patch_embed.proj.weight"}
 
 
+class OnlyAttention(nn.Module):
+    """One attention between two maps: no MLP, so no block."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.inp, self.o = nn.Linear(4, 32), nn.Linear(32, 1)
+        self.a = nn.MultiheadAttention(32, 4, batch_first=True)
+
+    def forward(self, x: Tensor) -> Tensor:
+        h = self.inp(x)
+        return self.o(h + self.a(h, h, h)[0])
+
+
+class RootIsBlock(OnlyAttention):
+    """The same with an MLP beside the attention: the model is its own block, and is given the batch."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.mlp = nn.Sequential(nn.Linear(32, 64), nn.GELU(), nn.Linear(64, 32))
+
+    def forward(self, x: Tensor) -> Tensor:
+        h = self.inp(x)
+        h = h + self.a(h, h, h)[0]
+        return self.o(h + self.mlp(h))
+
+
+WITHOUT_CALLED_BLOCKS = {
+    "t5": lambda: T5ForConditionalGeneration(
+        T5Config(d_model=256, d_ff=512, d_kv=16, num_layers=2, num_heads=4, vocab_size=99, decoder_start_token_id=0)
+    ),
+    "mixtral": lambda: MixtralForCausalLM(
+        MixtralConfig(**WIDE, num_key_value_heads=2, vocab_size=99, num_local_experts=2, num_experts_per_tok=1)
+    ),
+    "one attention": OnlyAttention,
+    "one block": RootIsBlock,
+}
+
+
+@pytest.mark.parametrize("large", [False, True])
+@pytest.mark.parametrize("name", WITHOUT_CALLED_BLOCKS)
+def test_the_stream_is_found_where_no_block_is_called(name, large):
+    """A block may be a list, that is never called, or hold its MLP in a form of its own, or there may be no MLP.
+
+    T5's table has deviation 1 and is the output's matrix, too, which scales its inputs, so its logits are not large.
+    """
+    torch.manual_seed(0)
+    model = WITHOUT_CALLED_BLOCKS[name]()
+    first = model.inp if name.startswith("one") else model.get_input_embeddings()
+    with torch.no_grad():
+        first.weight.mul_(20 if large else 1)
+    ids = torch.arange(40)[None]
+    inputs = {"t5": {"input_ids": ids, "decoder_input_ids": ids}, "mixtral": ids}.get(name, torch.randn(8, 6, 4))
+    found = measure_state(model, inputs, wc.attention_layers(model))
+    assert found.entry.makers
+    assert "the embedding" in [finding.what for finding in found.findings] or not large
+    assert large or not found.findings
+
+
+def test_the_norm_of_a_layer_that_is_the_model_is_no_embedding():
+    """Nothing but the attention is given the stream then, and a norm makes it."""
+    model = nn.TransformerEncoderLayer(32, 4, 64, batch_first=True, norm_first=True)
+    with torch.no_grad():
+        model.norm1.weight.mul_(20)
+    found = measure_state(model, torch.randn(4, 9, 32), wc.attention_layers(model))
+    assert [finding.what for finding in found.findings] == ["queries and keys"]
+
+
 def test_small_patches_are_compared_with_the_blocks():
     """Twenty times too large, though the stream is not yet: 48 inputs of the small law of a library."""
     config = ViTConfig(hidden_size=48, num_hidden_layers=2, num_attention_heads=3, image_size=16, patch_size=4)
@@ -197,4 +268,4 @@ def test_an_embedding_as_torch_draws_it_is_too_large_for_an_output():
 
     model = Tied()
     found = measure_state(model, torch.arange(40)[None], wc.attention_layers(model))
-    assert "whose logits begin with a deviation of about" in found.findings[0].text
+    assert "whose logits begin with a deviation of" in found.findings[0].text

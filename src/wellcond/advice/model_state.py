@@ -4,17 +4,21 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass, field
 from statistics import fmean, median
 from typing import Any
 
+import torch
 from torch import nn
 from torch.nn.modules.conv import _ConvNd
 
 from wellcond._core.safe_text import briefly
 from wellcond.advice.stream_entry import StreamEntry, measure_entry, rms
+from wellcond.attention.capture import evaluating, run_model
 from wellcond.attention.layers import AttentionLayers
 from wellcond.attention.projection import Projection
+from wellcond.attention.undisturbed import undisturbed
 from wellcond.attention.view import AttentionLayer
 from wellcond.errors import WellcondError
 from wellcond.scale.calibration_result import LayerScale
@@ -113,8 +117,8 @@ def measure_state(trial: nn.Module, inputs: Any, layers: AttentionLayers) -> Mod
     entry = measure_entry(trial, inputs, layers)
     state = ModelState(scales, entry, (), {}, unknown)
     ranges = state.ranges()
-    factors = _embedding_factors(trial, entry, layers)
-    findings = [*_weights(layers, ranges), *_embedding(trial, entry, factors, layers)]
+    factors = _embedding_factors(trial, inputs, entry, layers)
+    findings = [*_weights(layers, ranges), *_embedding(trial, inputs, entry, factors, layers)]
     return ModelState(scales, entry, tuple(findings), factors, unknown)
 
 
@@ -185,15 +189,20 @@ def _inputs(projection: Projection, writes: bool) -> int:
     return heads * d if writes else width
 
 
-def _embedding_factors(trial: nn.Module, entry: StreamEntry | None, layers: AttentionLayers) -> dict[str, float]:
+def _embedding_factors(
+    trial: nn.Module, inputs: Any, entry: StreamEntry | None, layers: AttentionLayers
+) -> dict[str, float]:
     """Factors that bring what makes the stream into line; empty where nothing is out of it."""
-    if entry is None:
+    if entry is None or all(trial.get_parameter(path).ndim < 2 for path in entry.makers):  # of norms alone, or none
         return {}
     usual = _median_size(layers, by_inputs=False)
     found = dict[str, float]()
     for path, table in _tables(trial).items():
         size = rms(table.weight)
-        if path in entry.makers and usual and size >= TABLE * usual and not _as_torch_draws(trial, path, table):
+        if path not in entry.makers or not usual or size < TABLE * usual:
+            continue
+        as_drawn = abs(size - 1) < 5 / math.sqrt(2 * table.weight.numel())  # by nn.Embedding, to five standard errors
+        if not as_drawn or _logits(trial, inputs, table) > LARGE_LOGITS:
             found[path] = usual / size
     if not entry.parts:
         return found | _maps(trial, entry, 0.0)
@@ -225,13 +234,12 @@ def _maps(trial: nn.Module, entry: StreamEntry, usual: float) -> dict[str, float
     return {f"{name}.{part}": 1 / gain for part in ("weight", "bias") if f"{name}.{part}" in entry.makers}
 
 
-def _as_torch_draws(trial: nn.Module, path: str, table: nn.Embedding) -> bool:
-    """Whether entries have deviation 1, as `nn.Embedding` draws, to five standard errors, and are no output's, too."""
-    return abs(rms(table.weight) - 1) < 5 / math.sqrt(2 * table.weight.numel()) and not _tied(trial, path)
-
-
 def _embedding(
-    trial: nn.Module, entry: StreamEntry | None, factors: Mapping[str, float], layers: AttentionLayers
+    trial: nn.Module,
+    inputs: Any,
+    entry: StreamEntry | None,
+    factors: Mapping[str, float],
+    layers: AttentionLayers,
 ) -> Iterator[OutOfLine]:
     """The embedding, where it is too large."""
     if entry is None or not factors:
@@ -246,12 +254,9 @@ def _embedding(
     if times:
         said.append(f"its entries are {max(times):.2g} × those of the blocks' weights")
     for path in factors:
-        table = tables.get(path)
-        logits = 0.0 if table is None else rms(table.weight) * math.sqrt(table.embedding_dim)
-        if table is not None and _tied(trial, path) and logits > LARGE_LOGITS:
-            said.append(
-                f"and it is the output's matrix, too, whose logits begin with a deviation of about {logits:.2g}"
-            )
+        logits = _logits(trial, inputs, tables[path]) if path in tables else 0.0
+        if logits > LARGE_LOGITS:
+            said.append(f"and it is the output's matrix, too, whose logits begin with a deviation of {logits:.2g}")
     yield OutOfLine("the embedding", "; ".join(said))
 
 
@@ -270,8 +275,17 @@ def _tables(trial: nn.Module) -> dict[str, nn.Embedding]:
     }
 
 
-def _tied(trial: nn.Module, path: str) -> bool:
-    """Whether a parameter is in the model under another name, too."""
-    every = list(trial.named_parameters(remove_duplicate=False))
-    own = dict(every)[path]
-    return sum(p is own for _, p in every) > 1
+def _logits(trial: nn.Module, inputs: Any, table: nn.Embedding) -> float:
+    """Deviation of what a module other than a table makes with a table's weight; 0 where none has it, or runs."""
+    found = list[float]()
+    others = [module for module in trial.modules() if not isinstance(module, nn.Embedding)]
+    readers = [m for m in others if any(p is table.weight for p in m._parameters.values())]
+    with ExitStack() as stack:
+        for context in (undisturbed(trial), evaluating(trial), torch.no_grad()):
+            stack.enter_context(context)
+        for module in readers:
+            hook = module.register_forward_hook(lambda _, args, logits: found.append(float(logits.double().std())))
+            stack.callback(hook.remove)
+        if readers:
+            run_model(trial, inputs)
+    return max(found, default=0.0)

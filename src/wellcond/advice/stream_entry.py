@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import torch
@@ -44,51 +45,73 @@ class StreamEntry:
 
 
 class _EnteredError(Exception):
-    """Ends a pass at the first block, with what it was given."""
-
-    def __init__(self, stream: Tensor) -> None:
-        super().__init__()
-        self.stream = stream
+    """Ends a pass where the stream was seen."""
 
 
 def measure_entry(trial: nn.Module, inputs: Any, layers: AttentionLayers) -> StreamEntry | None:
-    """Measure what enters the first block of a copy of a model; None where no block is seen to be given a stream."""
-    blocks = {layer.block.name for layer in layers if layer.block is not None}
+    """Measure what enters the first block of a copy of a model; None where nothing is seen to be given a stream."""
     with ExitStack() as stack:
         stack.enter_context(undisturbed(trial))
         stack.enter_context(evaluating(trial))
-        for name in blocks:
-            hook = resolve(trial, name).register_forward_pre_hook(_leave, with_kwargs=True)
-            stack.callback(hook.remove)
         with with_gradients():
-            stream = _entering(trial, inputs)
+            path, stream = _entrance(trial, inputs, layers)
         if stream is None:
             return None
         made = _makers(trial, stream)
         with torch.no_grad():
-            parts = {name: _alone(trial, inputs, name, made) for name in sorted(made)}
+            parts = {name: _alone(trial, inputs, path, name, made) for name in sorted(made)}
             whole = _is_sum(stream, [part for part in parts.values() if part is not None])
             sizes = {name: rms(part) for name, part in parts.items() if part is not None}
     return StreamEntry(rms(stream), sizes if whole and None not in parts.values() else {}, tuple(sorted(made)))
 
 
-def _leave(module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-    stream = first_tensor((*args, *kwargs.values()))
-    if stream is not None:
-        raise _EnteredError(stream)
+def _entrance(trial: nn.Module, inputs: Any, layers: AttentionLayers) -> tuple[str, Tensor | None]:
+    """The path of the first module that is given the stream, and the stream.
+
+    A block; where that is not called, as a list, or not known, what holds the attention, else the attention itself.
+    The whole model is given the batch.
+    """
+    blocks = {layer.block.name for layer in layers if layer.block is not None} - {""}
+    above = {path for layer in layers for path in _above(layer.name)}
+    given = _given(trial, inputs, blocks | {layer.name for layer in layers}, above)
+    path = next(reversed(given), "")
+    for other in () if path in blocks else _above(path):
+        if other in given and given[other].grad_fn is not None:  # parameters have made it
+            return other, given[other]
+    return path, given.get(path)
 
 
-def _entering(trial: nn.Module, inputs: Any) -> Tensor | None:
-    try:
-        run_model(trial, inputs)
-    except Exception as error:
-        cause: BaseException | None = error
-        while cause is not None and not isinstance(cause, _EnteredError):
-            cause = cause.__cause__
-        if cause is None:
-            raise
-        return cause.stream
-    return None
+def _above(path: str) -> list[str]:
+    """Paths of what holds a module, the nearest first, but for the whole model."""
+    parts = path.split(".")
+    return [".".join(parts[:end]) for end in range(len(parts) - 1, 0, -1)]
+
+
+def _given(trial: nn.Module, inputs: Any, ends: Collection[str], watched: Collection[str] = ()) -> dict[str, Tensor]:
+    """What modules are given in a pass, by path, up to the first of `ends`, which is the last; empty if none runs."""
+    given = dict[str, Tensor]()
+
+    def enter(name: str, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        stream = first_tensor((*args, *kwargs.values()))
+        if stream is not None:
+            given.setdefault(name, stream)
+            if name in ends:
+                raise _EnteredError
+
+    with ExitStack() as stack:
+        for name in {*ends, *watched}:
+            hook = resolve(trial, name).register_forward_pre_hook(partial(enter, name), with_kwargs=True)
+            stack.callback(hook.remove)
+        try:
+            run_model(trial, inputs)
+        except Exception as error:
+            cause: BaseException | None = error
+            while cause is not None and not isinstance(cause, _EnteredError):
+                cause = cause.__cause__
+            if cause is None:
+                raise
+            return given
+    return {}
 
 
 def _makers(trial: nn.Module, stream: Tensor) -> set[str]:
@@ -101,10 +124,10 @@ def _makers(trial: nn.Module, stream: Tensor) -> set[str]:
     return {name for name, grad in zip(named, found, strict=True) if grad is not None and bool(grad.any())}
 
 
-def _alone(trial: nn.Module, inputs: Any, name: str, made: set[str]) -> Tensor | None:
+def _alone(trial: nn.Module, inputs: Any, path: str, name: str, made: set[str]) -> Tensor | None:
     """The stream that one parameter makes when the others are zero."""
     with _cleared(trial, made - {name}):
-        return _entering(trial, inputs)
+        return _given(trial, inputs, {path}).get(path)
 
 
 def _is_sum(stream: Tensor, parts: list[Tensor]) -> bool:
