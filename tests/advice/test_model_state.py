@@ -186,6 +186,34 @@ class RootIsBlock(OnlyAttention):
         return self.o(h + self.mlp(h))
 
 
+DEEP = {
+    "vit": lambda: timm.create_model("vit_tiny_patch16_224", depth=4, embed_dim=48, num_heads=3),
+    "swin": lambda: timm.create_model("swin_tiny_patch4_window7_224", depths=(1, 1, 1, 1)),
+    "gpt2": lambda: fresh("gpt2"),
+    "t5": lambda: WITHOUT_CALLED_BLOCKS["t5"](),
+    "mixtral": lambda: WITHOUT_CALLED_BLOCKS["mixtral"](),
+}
+ROLES = {"queries and keys": ("query", "key"), "values": ("value",), "output projections": ("output",)}
+
+
+@pytest.mark.parametrize("what", ROLES)
+@pytest.mark.parametrize("name", DEEP)
+@pytest.mark.parametrize("which", [0, -1])
+def test_one_layer_that_is_out_of_line_is_named_and_nothing_else(name, what, which):
+    torch.manual_seed(0)
+    model = DEEP[name]()
+    layers = wc.attention_layers(model)
+    for role in ROLES[what]:
+        projection = getattr(layers[which], role)
+        projection.write_((10 if role == "output" else 8) * projection.read())
+    ids = torch.arange(16)[None]
+    inputs = {"t5": {"input_ids": ids, "decoder_input_ids": ids}, "gpt2": ids, "mixtral": ids}
+    found = measure_state(model, inputs.get(name, torch.randn(1, 3, 224, 224)), layers)
+    assert [finding.what for finding in found.findings] == [what]
+    assert [layer.name for layer in layers if f"'{layer.name}'" in found.findings[0].text] == [layers[which].name]
+    assert found.sizes == {}  # no factor of all layers mends one
+
+
 WITHOUT_CALLED_BLOCKS = {
     "t5": lambda: T5ForConditionalGeneration(
         T5Config(d_model=256, d_ff=512, d_kv=16, num_layers=2, num_heads=4, vocab_size=99, decoder_start_token_id=0)

@@ -132,28 +132,31 @@ def _weights(layers: AttentionLayers, ranges: Mapping[str, tuple[float, float] |
     """Roles whose weights are much larger than those that do the same work, and what follows from it."""
     beta, gain = ranges["beta"], ranges["branch"]
     keyed = [layer for layer in layers if not layer.qk_norm]
-    asking = _times(layers, ("query", "key"), ("value", "mlp_in"))
+    hidden = "" if keyed else ", though a norm behind them hides it"
     sharp = beta is not None and beta[1] > SHARP
-    if asking >= LARGER or (sharp and keyed):
-        hidden = "" if keyed else ", though a norm behind them hides it"
-        size = f"W_Q and W_K are {asking:.2g} × the size of W_V and the MLP's{hidden}" if asking >= LARGER else ""
-        told = "" if beta is None else f"β is {_range(beta)} ({SHARP:g} is much)"
-        follows = f"heads attend sharply: {told}" if sharp else told if keyed else ""
+    told = "" if beta is None else f"β is {_range(beta)} ({SHARP:g} is much)"
+    follows = f"heads attend sharply: {told}" if sharp else told if keyed else ""
+    asking = _times(layers, ("query", "key"), ("value", "mlp_in"))
+    some = _in_some(layers, ("query", "key"), ("value", "mlp_in"))
+    if asking >= LARGER or some or (sharp and keyed):
+        size = f"are {asking:.2g} × the size of W_V and the MLP's" if asking >= LARGER else ""
+        size = f"W_Q and W_K {some or size}{hidden}" if some or size else ""
         text = ", so ".join(filter(None, (size, follows)))
-        yield OutOfLine("queries and keys", text, ("query", "key"), 1 / asking if size else None)
-    values = _times(layers, ("value",), ("mlp_in", "query", "key"))
-    writing = _times(layers, ("output",), ("mlp_out",))
-    against_readers = _times(layers, ("output",), ("value", "mlp_in"))
-    if not math.isfinite(writing) or not writing:
-        writing = against_readers
+        yield OutOfLine("queries and keys", text, ("query", "key"), 1 / asking if size and not some else None)
     told = "" if gain is None else f"it adds {_range(gain)} × the stream"
-    if values >= LARGER:
-        text = f"W_V is {values:.2g} × the size of the MLP's and of W_Q and W_K; {told}"
-        yield OutOfLine("values", text, ("value",), 1 / values)
-    if writing >= LARGER and against_readers >= 1:
-        text = f"W_O is {writing:.2g} × the size of the MLP's output: {told}"
+    values = _times(layers, ("value",), ("mlp_in", "query", "key"))
+    some = _in_some(layers, ("value",), ("mlp_in", "query", "key"))
+    if values >= LARGER or some:
+        text = f"W_V {some or f'is {values:.2g} × the size of W_Q, W_K and what the MLP reads with'}; {told}"
+        yield OutOfLine("values", text, ("value",), None if some else 1 / values)
+    against_readers = _times(layers, ("output",), ("value", "mlp_in"))
+    writing = _times(layers, ("output",), ("mlp_out",)) or against_readers
+    some = _in_some(layers, ("output",), ("mlp_out",)) or _in_some(layers, ("output",), ("value", "mlp_in"))
+    if (writing >= LARGER and against_readers >= 1) or some:
+        text = f"W_O {some or f'is {writing:.2g} × the size of what the MLP writes with'}: {told}"
         entries = _times(layers, ("output",), ("mlp_out",), by_inputs=False)  # most libraries draw these alike
-        yield OutOfLine("output projections", text, ("output",), 1 / max(writing, against_readers, entries))
+        factor = None if some else 1 / max(writing, against_readers, entries)
+        yield OutOfLine("output projections", text, ("output",), factor)
 
 
 def _range(ends: tuple[float, float]) -> str:
@@ -165,12 +168,38 @@ def _times(
     layers: Sequence[AttentionLayer], roles: Sequence[str], others: Sequence[str], *, by_inputs: bool = True
 ) -> float:
     """The median over layers of the size of some roles' weights ÷ that of others'; 0 where one of them is not there."""
-    found = []
+    found = _compared(layers, roles, others, by_inputs)
+    return median(times for _, times in found.values()) if found else 0.0
+
+
+def _in_some(layers: Sequence[AttentionLayer], roles: Sequence[str], others: Sequence[str]) -> str:
+    """In which layers the weights of some roles are out of line with those of the other layers; empty if in none.
+
+    They are if both their size ÷ that of what does the same work in the layer is `LARGER` times that of the others,
+    and they themselves are larger: stages differ in width, and a layer may be scaled by its depth.
+    """
+    found, apart = _compared(layers, roles, others, by_inputs=True), dict[str, float]()
+    for name, (size, times) in found.items():
+        rest = [found[other] for other in found if other != name]
+        sizes, usual = (median(each) for each in zip(*rest, strict=True)) if rest else (0.0, 0.0)
+        if usual and times >= LARGER * usual and size >= LARGER / 2 * sizes:
+            apart[name] = times / usual
+    if not apart:
+        return ""
+    names, more = [f"'{name}'" for name in apart], f" and {len(apart) - 3} more" * (len(apart) > 3)
+    return f"in {', '.join(names[:3])}{more}: {max(apart.values()):.2g} × the size of those in other layers"
+
+
+def _compared(
+    layers: Sequence[AttentionLayer], roles: Sequence[str], others: Sequence[str], by_inputs: bool
+) -> dict[str, tuple[float, float]]:
+    """By layer, the size of some roles' weights, and the same ÷ that of others', where both are there."""
+    found = {}
     for layer in layers:
         own, rest = ([size for role in some for size in _sizes(layer, role, by_inputs)] for some in (roles, others))
         if own and rest and median(rest) > 0:
-            found.append(min(own) / median(rest))
-    return median(found) if found else 0.0
+            found[layer.name] = min(own), min(own) / median(rest)
+    return found
 
 
 def _sizes(layer: AttentionLayer, role: str, by_inputs: bool) -> list[float]:
