@@ -242,8 +242,66 @@ def test_the_stream_is_found_where_no_block_is_called(name, large):
     inputs = {"t5": {"input_ids": ids, "decoder_input_ids": ids}, "mixtral": ids}.get(name, torch.randn(8, 6, 4))
     found = measure_state(model, inputs, wc.attention_layers(model))
     assert found.entry.makers
-    assert "the embedding" in [finding.what for finding in found.findings] or not large
-    assert large or not found.findings
+    assert [finding.what for finding in found.findings] == ["the embedding"] * large
+
+
+class Encoder(nn.Module):
+    """A map of the data, or a table times √width, into torch's encoder."""
+
+    def __init__(self, norm_first: bool, first: nn.Module) -> None:
+        super().__init__()
+        layer = nn.TransformerEncoderLayer(32, 4, 64, batch_first=True, norm_first=norm_first)
+        self.first, self.stack = first, nn.TransformerEncoder(layer, 2, enable_nested_tensor=False)
+        self.places = nn.Parameter(torch.randn(12, 32) / 50)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.stack(self.first(x) * 32 ** (0.5 * isinstance(self.first, nn.Embedding)) + self.places)
+
+
+LARGE_DATA = {
+    "mapped": (lambda norm_first: Encoder(norm_first, nn.Linear(8, 32)), (8, 12, 8)),
+    "as they are": (lambda norm_first: Encoder(norm_first, nn.Identity()), (8, 12, 32)),
+    "images": (lambda norm_first: fresh("vit"), (4, 3, 16, 16)),
+}
+
+
+@pytest.mark.parametrize("name", LARGE_DATA)
+@pytest.mark.parametrize("norm_first", [False, True])
+def test_large_data_are_told_from_large_weights(name, norm_first):
+    torch.manual_seed(0)
+    build, shape = LARGE_DATA[name]
+    model, data = build(norm_first), 255 * torch.rand(shape)
+    layers = wc.attention_layers(model)
+    (finding,) = measure_state(model, data, layers).findings
+    assert finding.what == "the inputs"
+    assert f"{float(data.square().mean().sqrt()):.2g}" in finding.text
+    assert "scale them" in finding.text
+    assert not finding.roles
+    assert not measure_state(model, data / 150, layers).findings
+
+
+@pytest.mark.parametrize("norm_first", [False, True])
+def test_a_large_map_of_large_data_is_the_embedding_all_the_same(norm_first):
+    torch.manual_seed(0)
+    model = Encoder(norm_first, nn.Linear(8, 32))
+    with torch.no_grad():
+        model.first.weight.mul_(20)
+    found = measure_state(model, 255 * torch.rand(8, 12, 8), wc.attention_layers(model))
+    assert [finding.what for finding in found.findings] == ["the embedding"]
+    assert set(found.embedding) == {"first.weight"}
+
+
+@pytest.mark.parametrize("deviation", [0.02, 0.1, 1])
+@pytest.mark.parametrize("norm_first", [False, True])
+def test_heads_that_are_sharp_for_the_stream_are_no_fault_of_queries_and_keys(norm_first, deviation):
+    torch.manual_seed(0)
+    model, ids = Encoder(norm_first, nn.Embedding(99, 32)), torch.randint(99, (8, 12))
+    nn.init.normal_(model.first.weight, std=20 * deviation)
+    found = measure_state(model, ids, wc.attention_layers(model))
+    sharp = found.ranges()["beta"][1] > 0.8
+    assert sharp == (not norm_first)
+    assert [finding.what for finding in found.findings] == ["the embedding"] * (sharp or deviation > 0.02)
+    assert ("β" in "".join(finding.text for finding in found.findings)) == sharp
 
 
 def test_the_norm_of_a_layer_that_is_the_model_is_no_embedding():

@@ -5,22 +5,24 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from statistics import fmean, median
 from typing import Any
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 from torch.nn.modules.conv import _ConvNd
+from torch.utils._pytree import tree_leaves, tree_map
 
 from wellcond._core.safe_text import briefly
-from wellcond.advice.stream_entry import StreamEntry, measure_entry, rms
+from wellcond.advice.stream_entry import StreamEntry, measure_entry, rms, scaled
 from wellcond.attention.capture import evaluating, run_model
 from wellcond.attention.layers import AttentionLayers
 from wellcond.attention.projection import Projection
 from wellcond.attention.undisturbed import undisturbed
 from wellcond.attention.view import AttentionLayer
 from wellcond.errors import WellcondError
+from wellcond.placement.watched_pass import first_tensor
 from wellcond.scale.calibration_result import LayerScale
 from wellcond.scale.measure_scales import measure_scales
 
@@ -30,6 +32,7 @@ TABLE = 10.0  # the same for tables of embeddings, which differ more from librar
 SHARP = 0.8  # β above which a head attends to few tokens
 LARGE_STREAM = 4.0  # root mean square of the stream's entries; 0.02 to 1 are usual
 LARGE_MAP = 2.0  # what a map multiplies unit inputs by; 0.58 is torch's law, 1 Lecun's, √2 Kaiming's
+LARGE_INPUTS = 2.0  # root mean square of a batch of numbers; normalised images have 1
 LARGE_LOGITS = 4.0  # deviation of the output's logits where its matrix is the embedding
 
 
@@ -116,9 +119,15 @@ def measure_state(trial: nn.Module, inputs: Any, layers: AttentionLayers) -> Mod
         unknown = briefly(error, 300)
     entry = measure_entry(trial, inputs, layers)
     state = ModelState(scales, entry, (), {}, unknown)
-    ranges = state.ranges()
-    factors = _embedding_factors(trial, inputs, entry, layers)
-    findings = [*_weights(layers, ranges), *_embedding(trial, inputs, entry, factors, layers)]
+    by_stream = _sharp_by_stream(trial, inputs, state, layers)
+    limit = 1.0 if by_stream else LARGE_STREAM
+    factors, large = _embedding_factors(trial, inputs, entry, layers, limit), _large_inputs(trial, inputs, entry, limit)
+    follows = f", so {_sharply(state)}" if by_stream else ""
+    findings = [
+        *_weights(layers, state, by_stream),
+        *_embedding(trial, inputs, entry, factors, layers, follows),
+        *_large_data(large, entry, follows),
+    ]
     return ModelState(scales, entry, tuple(findings), factors, unknown)
 
 
@@ -128,17 +137,47 @@ def mean_beta(scale: LayerScale) -> float | None:
     return fmean(known) if known and len(known) == len(scale.beta) else None
 
 
-def _weights(layers: AttentionLayers, ranges: Mapping[str, tuple[float, float] | None]) -> Iterator[OutOfLine]:
+def _sharp(state: ModelState) -> bool:
+    beta = state.ranges()["beta"]
+    return beta is not None and beta[1] > SHARP
+
+
+def _sharply(state: ModelState) -> str:
+    beta = state.ranges()["beta"]
+    told = "" if beta is None else f"β is {_range(beta)} ({SHARP:g} is much)"
+    return f"heads attend sharply: {told}" if _sharp(state) else told
+
+
+def _sharp_by_stream(trial: nn.Module, inputs: Any, state: ModelState, layers: AttentionLayers) -> bool:
+    """Whether heads attend sharply for the stream's size: W_Q and W_K have usual ones, and at 1 none of them does."""
+    asking, some = _asking(layers)
+    if not _sharp(state) or asking >= LARGER or some:
+        return False
+    factors = _embedding_factors(trial, inputs, state.entry, layers, 1.0)
+    large, given = _large_inputs(trial, inputs, state.entry, 1.0), _numbers(inputs)
+    named = dict(inputs) if isinstance(inputs, Mapping) else inputs
+    inputs = tree_map(lambda x: x / large if large and isinstance(x, Tensor) and x is given else x, named)
+    try:
+        with scaled(trial, factors):
+            return not _sharp(replace(state, scales=measure_scales(trial, inputs)))
+    except WellcondError:
+        return False
+
+
+def _asking(layers: AttentionLayers) -> tuple[float, str]:
+    """By how much W_Q and W_K are larger than what does the same work, and in which layers alone."""
+    compared = ("query", "key"), ("value", "mlp_in")
+    return _times(layers, *compared), _in_some(layers, *compared)
+
+
+def _weights(layers: AttentionLayers, state: ModelState, by_stream: bool) -> Iterator[OutOfLine]:
     """Roles whose weights are much larger than those that do the same work, and what follows from it."""
-    beta, gain = ranges["beta"], ranges["branch"]
+    gain = state.ranges()["branch"]
     keyed = [layer for layer in layers if not layer.qk_norm]
     hidden = "" if keyed else ", though a norm behind them hides it"
-    sharp = beta is not None and beta[1] > SHARP
-    told = "" if beta is None else f"β is {_range(beta)} ({SHARP:g} is much)"
-    follows = f"heads attend sharply: {told}" if sharp else told if keyed else ""
-    asking = _times(layers, ("query", "key"), ("value", "mlp_in"))
-    some = _in_some(layers, ("query", "key"), ("value", "mlp_in"))
-    if asking >= LARGER or some or (sharp and keyed):
+    follows = _sharply(state) if keyed or _sharp(state) else ""
+    asking, some = _asking(layers)
+    if asking >= LARGER or some or (_sharp(state) and keyed and not by_stream):
         size = f"are {asking:.2g} × the size of W_V and the MLP's" if asking >= LARGER else ""
         size = f"W_Q and W_K {some or size}{hidden}" if some or size else ""
         text = ", so ".join(filter(None, (size, follows)))
@@ -219,9 +258,9 @@ def _inputs(projection: Projection, writes: bool) -> int:
 
 
 def _embedding_factors(
-    trial: nn.Module, inputs: Any, entry: StreamEntry | None, layers: AttentionLayers
+    trial: nn.Module, inputs: Any, entry: StreamEntry | None, layers: AttentionLayers, limit: float
 ) -> dict[str, float]:
-    """Factors that bring what makes the stream into line; empty where nothing is out of it."""
+    """Factors that bring what makes a stream above a limit into line; empty where nothing is out of it."""
     if entry is None or all(trial.get_parameter(path).ndim < 2 for path in entry.makers):  # of norms alone, or none
         return {}
     usual = _median_size(layers, by_inputs=False)
@@ -235,9 +274,10 @@ def _embedding_factors(
             found[path] = usual / size
     if not entry.parts:
         return found | _maps(trial, entry, 0.0)
-    left = {path: part for path, part in entry.parts.items() if path not in found}
-    rest = math.sqrt(sum(part**2 for part in left.values()))
-    if rest > LARGE_STREAM:
+    by_data = _usual_maps(trial, entry) if _large_inputs(trial, inputs, entry, limit) else {}
+    left = {path: part for path, part in entry.parts.items() if path not in found and path not in by_data}
+    rest = math.hypot(*left.values())
+    if rest > limit:
         return found | {path: 1 / rest for path, part in left.items() if part > 1}
     return found | _maps(trial, entry, _median_size(layers, by_inputs=True))
 
@@ -248,19 +288,47 @@ def _maps(trial: nn.Module, entry: StreamEntry, usual: float) -> dict[str, float
     Before a norm (`usual` is 0 then) that is what would be too large a stream, though the norm hides it from all but
     the optimizer; else what is beyond every usual law, and `TABLE` times what the blocks' weights multiply theirs by.
     """
-    maps = {
-        name: module
-        for name, module in trial.named_modules()
-        if isinstance(module, (nn.Linear, _ConvNd)) and f"{name}.weight" in entry.makers
-    }
-    if len(maps) != 1:  # a stem of several, whose sizes do not say that of the stream
+    gains = _gains(trial, entry)
+    if len(gains) != 1:  # a stem of several, whose sizes do not say that of the stream
         return {}
-    ((name, module),) = maps.items()
-    weight = module.weight.detach().double()
-    gain = math.sqrt(float(weight.square().mean()) * weight[0].numel())  # of independent unit inputs
+    ((name, gain),) = gains.items()
     if gain <= (max(LARGE_MAP, TABLE * usual) if usual else LARGE_STREAM):
         return {}
     return {f"{name}.{part}": 1 / gain for part in ("weight", "bias") if f"{name}.{part}" in entry.makers}
+
+
+def _gains(trial: nn.Module, entry: StreamEntry) -> dict[str, float]:
+    """What each matrix or convolution that makes the stream multiplies independent unit inputs by, by module."""
+    return {
+        name: rms(module.weight) * math.sqrt(module.weight[0].numel())
+        for name, module in trial.named_modules()
+        if isinstance(module, (nn.Linear, _ConvNd)) and f"{name}.weight" in entry.makers
+    }
+
+
+def _usual_maps(trial: nn.Module, entry: StreamEntry) -> dict[str, float]:
+    """Parts of the stream by parameters of maps of a usual size: a large one is by the data."""
+    usual = {name for name, gain in _gains(trial, entry).items() if gain <= LARGE_MAP}
+    return {path: part for path, part in entry.parts.items() if path.rpartition(".")[0] in usual}
+
+
+def _large_inputs(trial: nn.Module, inputs: Any, entry: StreamEntry | None, limit: float) -> float:
+    """Root mean square of a batch of large numbers, where these and no weight make a stream above a limit; else 0."""
+    given = _numbers(inputs)
+    if entry is None or given is None or rms(given) <= LARGE_INPUTS:
+        return 0.0
+    return rms(given) * (math.hypot(entry.batch, *_usual_maps(trial, entry).values()) > limit)
+
+
+def _numbers(inputs: Any) -> Tensor | None:
+    return first_tensor(tree_leaves(dict(inputs) if isinstance(inputs, Mapping) else inputs))
+
+
+def _large_data(large: float, entry: StreamEntry | None, follows: str) -> Iterator[OutOfLine]:
+    """The data, where they are what makes the stream large."""
+    if large and entry is not None:
+        size = f"their root mean square is {large:.2g}, and the stream enters the first block with {entry.size:.2g}"
+        yield OutOfLine("the inputs", f"the inputs are large, no weight: {size}{follows}; scale them to about 1")
 
 
 def _embedding(
@@ -269,6 +337,7 @@ def _embedding(
     entry: StreamEntry | None,
     factors: Mapping[str, float],
     layers: AttentionLayers,
+    follows: str,
 ) -> Iterator[OutOfLine]:
     """The embedding, where it is too large."""
     if entry is None or not factors:
@@ -276,9 +345,8 @@ def _embedding(
     tables, usual = _tables(trial), _median_size(layers, by_inputs=False)
     names = " and ".join(f"'{path}'" for path in factors)
     hidden = ", though a norm hides it" if not entry.parts else ""
-    said = [
-        f"the embedding is large ({names}){hidden}: the stream enters the first block with a size of {entry.size:.2g}"
-    ]
+    size = f"the stream enters the first block with a size of {entry.size:.2g}{follows}"
+    said = [f"the embedding is large ({names}){hidden}: {size}"]
     times = [rms(tables[path].weight) / usual for path in factors if path in tables and usual]
     if times:
         said.append(f"its entries are {max(times):.2g} × those of the blocks' weights")

@@ -31,6 +31,7 @@ class StreamEntry:
         parts: the same with one parameter at a time and the others zero, by path; empty where the stream is not the sum
             of such parts, as behind a norm.
         makers: paths of all parameters on which it depends.
+        batch: the size with all of these at zero, which is of the batch itself.
 
     >>> model = nn.Sequential(nn.Embedding(9, 8), nn.TransformerEncoderLayer(8, 2, batch_first=True))
     >>> import wellcond as wc
@@ -42,6 +43,7 @@ class StreamEntry:
     size: float
     parts: Mapping[str, float]
     makers: tuple[str, ...] = ()
+    batch: float = 0.0
 
 
 class _EnteredError(Exception):
@@ -59,10 +61,14 @@ def measure_entry(trial: nn.Module, inputs: Any, layers: AttentionLayers) -> Str
             return None
         made = _makers(trial, stream)
         with torch.no_grad():
-            parts = {name: _alone(trial, inputs, path, name, made) for name in sorted(made)}
-            whole = _is_sum(stream, [part for part in parts.values() if part is not None])
-            sizes = {name: rms(part) for name, part in parts.items() if part is not None}
-    return StreamEntry(rms(stream), sizes if whole and None not in parts.values() else {}, tuple(sorted(made)))
+            batch = _without(trial, inputs, path, made)
+            alone = {name: _without(trial, inputs, path, made - {name}) for name in sorted(made)}
+    if not all(part.shape == stream.shape for part in (batch, *alone.values())):  # or it is not given one then
+        return StreamEntry(rms(stream), {}, tuple(sorted(made)))
+    parts = {name: part - batch for name, part in alone.items()}
+    if (sum(parts.values(), batch) - stream).norm() > SAME * stream.norm():
+        return StreamEntry(rms(stream), {}, tuple(sorted(made)))
+    return StreamEntry(rms(stream), {name: rms(part) for name, part in parts.items()}, tuple(sorted(made)), rms(batch))
 
 
 def _entrance(trial: nn.Module, inputs: Any, layers: AttentionLayers) -> tuple[str, Tensor | None]:
@@ -124,28 +130,24 @@ def _makers(trial: nn.Module, stream: Tensor) -> set[str]:
     return {name for name, grad in zip(named, found, strict=True) if grad is not None and bool(grad.any())}
 
 
-def _alone(trial: nn.Module, inputs: Any, path: str, name: str, made: set[str]) -> Tensor | None:
-    """The stream that one parameter makes when the others are zero."""
-    with _cleared(trial, made - {name}):
-        return _given(trial, inputs, {path}).get(path)
-
-
-def _is_sum(stream: Tensor, parts: list[Tensor]) -> bool:
-    if not parts or any(part.shape != stream.shape for part in parts):
-        return False
-    return bool((torch.stack(parts).sum(0) - stream).norm() <= SAME * stream.norm())
+def _without(trial: nn.Module, inputs: Any, path: str, names: Collection[str]) -> Tensor:
+    """The stream when some parameters are zero; empty where it is not seen then."""
+    with scaled(trial, dict.fromkeys(names, 0.0)):
+        return _given(trial, inputs, {path}).get(path, torch.empty(0))
 
 
 @contextmanager
-def _cleared(trial: nn.Module, names: Collection[str]) -> Iterator[None]:
-    kept = {name: fetch(trial, name).detach().clone() for name in names}
-    try:
-        for name in names:
-            fetch(trial, name).zero_()
-        yield
-    finally:
-        for name, value in kept.items():
-            fetch(trial, name).copy_(value)
+def scaled(trial: nn.Module, factors: Mapping[str, float]) -> Iterator[None]:
+    """Multiply some parameters by factors, by path, until the block ends."""
+    kept = {name: fetch(trial, name).detach().clone() for name in factors}
+    with torch.no_grad():
+        try:
+            for name, factor in factors.items():
+                fetch(trial, name).mul_(factor)
+            yield
+        finally:
+            for name, value in kept.items():
+                fetch(trial, name).copy_(value)
 
 
 def rms(x: Tensor) -> float:
