@@ -279,3 +279,23 @@ def test_what_has_no_meaning_is_said() -> None:
     (left,) = wc.calibrate_(post_norm.eval(), images(), beta=None).skipped
     assert left[:2] == ("layers.0.blocks.0.attn", "branch")
     assert "norm" in left[2]
+
+
+def test_a_branch_that_layer_scale_makes_small_is_left_alone_with_the_reason() -> None:
+    """A gain of 0.06 would ask for W_O times a million; a LayerScale of 0.1 is met by W_O as any other number."""
+    torch.manual_seed(0)
+    model = timm.create_model("deit3_small_patch16_224", depth=2)
+    before = [block.attn.proj.weight.clone() for block in model.blocks]
+    batch = torch.randn(2, 3, 224, 224)
+    found = wc.calibrate_(model, batch)
+    assert [left[:2] for left in found.skipped] == [(f"blocks.{i}.attn", "branch") for i in (0, 1)]
+    assert "LayerScale" in found.skipped[0][2]
+    assert "branch=None" in found.skipped[0][2]
+    assert all(torch.equal(block.attn.proj.weight, w) for block, w in zip(model.blocks, before, strict=True))
+    assert [beta for scale in found.after.values() for beta in scale.beta] == pytest.approx([0.35] * 12, rel=0.02)
+    with torch.no_grad():
+        for block in model.blocks:
+            block.ls1.gamma.fill_(0.1)
+    again = wc.calibrate_(model, batch)
+    assert not again.skipped
+    assert [scale.branch for scale in again.after.values()] == pytest.approx([0.06] * 2, rel=0.02)

@@ -27,6 +27,7 @@ from wellcond.scale.residual_sums import ResidualSum, residual_sums
 from wellcond.scale.sharpen import multiply_, sharpen_
 from wellcond.scale.views_on_batch import views_on_batch
 
+LARGEST_FACTOR = 1000.0  # of W_O: a branch that asks for more is made small by something else
 MISSED = 0.02  # relative distance from a target, above which a calibration has failed
 
 
@@ -135,7 +136,7 @@ class _Pass:
         target = self.targets.branch(layer)
         if target is None:
             return 1.0
-        reason = self._fixed(layer, total, gain)
+        reason = self._fixed(layer, total, gain, target)
         if reason:
             self.skipped.append((layer.name, "branch", reason))
             return 1.0
@@ -144,7 +145,7 @@ class _Pass:
         multiply_(layer.output, [target / gain] * layer.output.heads, self.writes)
         return target / gain
 
-    def _fixed(self, layer: AttentionLayer, total: ResidualSum, gain: float | None) -> str:
+    def _fixed(self, layer: AttentionLayer, total: ResidualSum, gain: float | None, target: float) -> str:
         """Why W_O does not set the gain of a branch; empty if it does."""
         if layer.standing == "refused":
             return f"refused: {layer.reason}"
@@ -156,6 +157,11 @@ class _Pass:
             return "a norm, or something else that is not linear, follows W_O: scale that"
         if not gain:
             return "it adds nothing, or the stream is zero"
+        if target / gain > LARGEST_FACTOR:
+            return (
+                f"g is {gain:.2g}, so W_O would grow {target / gain:.2g} times: the branch is made small behind it, as "
+                "LayerScale does: scale that, or give branch=None"
+            )
         if layer.name in self.tied:
             return "its output projection is shared with another layer"
         return layer.output.refusal() or ""
