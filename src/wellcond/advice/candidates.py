@@ -171,7 +171,7 @@ def candidates_for(
     plain, calibrated, refused = [Candidate()], [own_calibrated], list[Refused]()
     if state.sizes or (embedding and not any(finding.roles for finding in state.findings)):
         plain.append(Candidate(embedding=embedding, sizes=state.sizes, observed=observed))
-    for name in _schemes(bool(state.findings)) if names is None else names:
+    for name in _schemes(state.broken) if names is None else names:
         scheme = make_scheme(name, {})
         reasons = [layer.reason or scheme.applies(layer) for layer in layers]
         one = Candidate(name, embedding=embedding, partial=any(reasons), observed=observed)

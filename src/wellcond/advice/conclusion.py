@@ -27,7 +27,7 @@ def conclude(
     control = None if probe.control is None else probe.control.name
     found = [] if last is None else differences(last, OWN, last.ranked())
     best = winner(found, control) or _mended(state, [one for one in found if one.candidate != control])
-    if best is None and last is None and state.findings and not state.unknown:
+    if best is None and last is None and state.broken and not state.unknown:
         best = candidates[1].name  # the model's own weights, brought into line
     by_name = {one.candidate: one for one in found}
     refusals = {one.candidate.name: one for one in refused}
@@ -80,7 +80,7 @@ def _mended(state: ModelState, found: Sequence[Difference]) -> str | None:
     That a short training does not show the harm is no reason to begin with it.
     """
     able = [one for one in found if one.interval is not None and one.interval[0] <= 0 and math.isfinite(one.mean)]
-    return min(able, key=lambda one: one.mean).candidate if state.findings and able else None
+    return min(able, key=lambda one: one.mean).candidate if state.broken and able else None
 
 
 def _shown(found: Difference | None) -> str:
@@ -111,7 +111,7 @@ def _summary(
         return "Nothing is advised: the probe had too little time to show a difference."
     seeds = f"{len(last.seeds)} seeds of {last.steps} steps"
     if best is None:
-        mended = " What is out of line did no harm in them." if state.findings else ""
+        mended = " What is out of line did no harm in them." if state.broken else ""
         return f"Keep your weights: no candidate was shown to have a lower loss after {seeds}.{mended}"
     if not found[best].better:
         return f"Begin with {best}, which mends what is out of line; {seeds} did not show that this lowers the loss."

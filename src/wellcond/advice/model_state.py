@@ -87,6 +87,11 @@ class ModelState:
         parts = self.entry.parts.items()
         return math.sqrt(sum((self.embedding.get(path, 1.0) * part) ** 2 for path, part in parts)) / self.entry.size
 
+    @property
+    def broken(self) -> bool:
+        """Whether weights are out of line, which candidates set anew; the inputs they do not."""
+        return bool(self.embedding) or any(finding.roles for finding in self.findings)
+
     def ranges(self) -> dict[str, tuple[float, float] | None]:
         """The least and the largest sharpness and gain over layers, None where they are not known."""
         betas = [beta for beta in map(mean_beta, self.scales.values()) if beta is not None]
