@@ -280,6 +280,16 @@ def test_large_data_are_told_from_large_weights(name, norm_first):
     assert not measure_state(model, data / 150, layers).findings
 
 
+def test_no_candidate_is_said_to_mend_large_data():
+    torch.manual_seed(0)
+    model = Encoder(True, nn.Linear(8, 32))
+    batches = [(255 * torch.rand(8, 12, 8), torch.rand(8, 12, 32)) for _ in range(4)]
+    found = wc.recommend(model, batches, loss=nn.functional.mse_loss, seconds=0, schemes=["fan_in"])
+    assert str(found).startswith("Out of line: the inputs.")
+    assert found.best is found.own
+    assert "mends" not in str(found)
+
+
 @pytest.mark.parametrize("norm_first", [False, True])
 def test_a_large_map_of_large_data_is_the_embedding_all_the_same(norm_first):
     torch.manual_seed(0)

@@ -15,7 +15,8 @@ from wellcond._core.checked import checked
 from wellcond._core.json_safe import to_json
 from wellcond._core.result_table import ResultTable, Tabular
 from wellcond.advice.candidates import Candidate
-from wellcond.advice.model_state import LARGE_STREAM, SHARP, ModelState
+from wellcond.advice.large_stream import LARGE_STREAM
+from wellcond.advice.model_state import SHARP, ModelState
 from wellcond.advice.prediction import Prediction
 from wellcond.advice.probe import ProbeResult
 from wellcond.advice.verdict import Difference
