@@ -36,6 +36,7 @@ def gpt(
         transformers.GPT2Config(
             vocab_size=shape["vocabulary"], n_positions=shape["tokens"], n_embd=width, n_layer=depth, n_head=heads,
             resid_pdrop=dropout, embd_pdrop=dropout, attn_pdrop=dropout, use_cache=False,
+            bos_token_id=None, eos_token_id=None,  # of GPT-2's own vocabulary, which transformers warns of
         )
     )  # fmt: skip
     for block in model.transformer.h:
