@@ -141,6 +141,16 @@ def test_what_leaves_a_broken_role_as_it_is_is_not_tried_unless_it_is_calibrated
     assert [one.name for one in candidates] == ["yours", calibrated[0], "fan_in", *calibrated[1:]]
 
 
+def test_a_calibration_does_not_stand_for_sizes_that_are_known():
+    """Behind a norm of queries and keys, or in W_V, it would leave them as they are."""
+    model = fresh("vit")
+    state = ModelState({}, None, (OutOfLine("output projections", "", ("output",), 0.1),))
+    candidates, refused = candidates_for(model, wc.attention_layers(model), ("conditioned", "fan_in"), state)
+    assert {one.candidate.name for one in refused} == {"conditioned", "conditioned + calibrated"}
+    own = ["yours", "yours + usual sizes", "yours + usual sizes + calibrated"]
+    assert [one.name for one in candidates] == [*own, "fan_in", "fan_in + calibrated"]
+
+
 def test_where_the_theory_does_not_reach_it_says_why():
     import timm
 
