@@ -221,15 +221,7 @@ class Probe:
         rung = Rung(steps, (), {one.name: {} for one in candidates})
         seeds = list[int]()
         longest = 0.0
-        ended = self.records.get(("ended", number))
-        while (
-            len(seeds) < ended["seeds"]
-            if ended
-            else (
-                self._is_recorded(number, candidates, 100 * number + len(seeds))
-                or self.spent + longest <= LATE * self.seconds
-            )
-        ):
+        while self._has_another(number, candidates, len(seeds), longest):
             seed, start = 100 * number + len(seeds), self.spent
             try:
                 for one in candidates:
@@ -238,13 +230,20 @@ class Probe:
                 break
             seeds.append(seed)
             longest = max(longest, self.spent - start)
-        if not ended:  # for a call that asks again, whose time outside of trials is another
+        if self.records.get(("ended", number)) is None:
             self.records.add(("ended", number), {"seeds": len(seeds)})
         return self._complete(Rung(steps, tuple(seeds), rung.losses, rung.failed))
 
-    def _is_recorded(self, number: int, candidates: Sequence[Candidate], seed: int) -> bool:
-        """Whether all trials of a seed were made before."""
-        return all(self.records.get(("trial", number, one.name, seed)) is not None for one in candidates)
+    def _has_another(self, number: int, candidates: Sequence[Candidate], done: int, longest: float) -> bool:
+        """Whether the last rung has one more seed: all that it ended with before, else as long as there is time.
+
+        A call that asks again has spent another time outside of trials. Seeds that were made before count in any case.
+        """
+        ended = self.records.get(("ended", number))
+        if ended is not None:
+            return done < int(ended["seeds"])
+        made = (self.records.get(("trial", number, one.name, 100 * number + done)) for one in candidates)
+        return all(one is not None for one in made) or self.spent + longest <= LATE * self.seconds
 
     def _plan(self, number: int, each: float) -> int:
         """The number of steps of a rung, as it was planned before if the probe goes on."""

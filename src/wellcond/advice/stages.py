@@ -84,11 +84,11 @@ def _probed(
 ) -> ProbeResult:
     if not seconds:
         return ProbeResult((), None, 0.0, untried=tuple(one.name for one in candidates))
-    about = fingerprint(
-        root,
-        [settings.batches.judging, settings.batches.training],
-        *(seconds, settings.lr, settings.optimizer, settings.objective, [one.name for one in candidates]),
-    )
+    about = ""
+    if folder is not None:  # it reads every weight and every batch
+        batches = [settings.batches.judging, settings.batches.training]
+        names = [one.name for one in candidates]
+        about = fingerprint(root, batches, seconds, settings.lr, settings.optimizer, settings.objective, names)
     with TrialRecords(folder, about) as records:
         return Probe(root, candidates, settings, seconds, records, lambda one: scale_control(root, one, settings)).run()
 

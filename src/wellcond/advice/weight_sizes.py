@@ -69,6 +69,6 @@ def _inputs(projection: Projection, writes: bool) -> int:
 
 
 def median_size(layers: AttentionLayers, *, by_inputs: bool) -> float:
-    """The median size of what reads the stream: root mean square of its entries, or of what it makes of unit inputs."""
+    """Return the median size of what reads the stream: RMS of its entries, or of what it makes of unit inputs."""
     sizes = [size for layer in layers for role in ("value", "mlp_in") for size in _sizes(layer, role, by_inputs)]
     return median(sizes) if sizes else 0.0

@@ -12,6 +12,7 @@ import torch
 from torch import Tensor, nn
 from torch.utils._pytree import tree_leaves, tree_map
 
+from wellcond._core.function_hash import INSTALLED
 from wellcond._core.safe_text import briefly
 from wellcond.attention.capture import batch_words
 from wellcond.attention.paths import unwrap
@@ -137,7 +138,7 @@ def written_at(function: Any) -> str:
     """
     code = getattr(function, "__code__", None)
     path = Path(code.co_filename) if code else Path()
-    own = path.is_file() and "site-packages" not in path.parts
+    own = path.is_file() and INSTALLED not in path.parts
     return f" ({path.name}, line {code.co_firstlineno})" if code and own else ""
 
 
